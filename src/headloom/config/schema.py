@@ -1,0 +1,250 @@
+"""Every option of Headloom: its type, its default and its meaning.
+
+The schema files are the manual: an option that is not in them does not exist. The
+YAML files under conf/ choose among these options and add none. docs/options.md
+is generated from here (options.py).
+
+A part with options of its own is a group: one dataclass a choice, named under
+`CHOICES` as on the command line (`position=rope position.base=500000`). A choice without
+options is an enum (`norm.kind=rms`).
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from headloom.config import rules
+from headloom.config.schema_data import (
+    CopyConfig,
+    DataConfig,
+    HomeAssistantConfig,
+    JsonlConfig,
+    Multi30kConfig,
+    ParallelConfig,
+    ReverseConfig,
+    TatoebaConfig,
+    TsvConfig,
+)
+from headloom.config.schema_model import (
+    FeedForwardConfig,
+    GeluConfig,
+    LearnedConfig,
+    ModelConfig,
+    NoPositionConfig,
+    NormConfig,
+    PositionConfig,
+    PostNormConfig,
+    PreNormConfig,
+    ReluConfig,
+    RopeConfig,
+    Seq2SeqConfig,
+    SinusoidalConfig,
+    SwigluConfig,
+    Tying,
+)
+from headloom.config.schema_text import (
+    BpeConfig,
+    ByteConfig,
+    CharConfig,
+    TaskConfig,
+    TokenizerConfig,
+    TranslationConfig,
+    UnigramConfig,
+)
+from headloom.config.schema_training import (
+    AdamConfig,
+    AdamWConfig,
+    BeamConfig,
+    ConstantConfig,
+    CosineConfig,
+    DecodingConfig,
+    Device,
+    GreedyConfig,
+    InverseSqrtConfig,
+    LinearConfig,
+    NoamConfig,
+    OptimizerConfig,
+    Precision,
+    ScheduleConfig,
+    TrainerConfig,
+    check_precision,
+)
+from headloom.errors import ConfigError
+
+RESUME_WORDS = ("never", "auto")
+
+CHOICES: dict[str, dict[str, type[Any]]] = {
+    "model": {"seq2seq": Seq2SeqConfig},
+    "position": {
+        "none": NoPositionConfig,
+        "sinusoidal": SinusoidalConfig,
+        "learned": LearnedConfig,
+        "rope": RopeConfig,
+    },
+    "norm": {"pre": PreNormConfig, "post": PostNormConfig},
+    "feed_forward": {"relu": ReluConfig, "gelu": GeluConfig, "swiglu": SwigluConfig},
+    "tokenizer": {"bpe": BpeConfig, "unigram": UnigramConfig, "char": CharConfig, "byte": ByteConfig},
+    "task": {"translation": TranslationConfig},
+    "data": {
+        "homeassistant": HomeAssistantConfig,
+        "multi30k": Multi30kConfig,
+        "tatoeba": TatoebaConfig,
+        "parallel": ParallelConfig,
+        "tsv": TsvConfig,
+        "jsonl": JsonlConfig,
+        "copy": CopyConfig,
+        "reverse": ReverseConfig,
+    },
+    "optimizer": {"adam": AdamConfig, "adamw": AdamWConfig},
+    "schedule": {
+        "noam": NoamConfig,
+        "inverse_sqrt": InverseSqrtConfig,
+        "cosine": CosineConfig,
+        "linear": LinearConfig,
+        "constant": ConstantConfig,
+    },
+    "decoding": {"greedy": GreedyConfig, "beam": BeamConfig},
+}
+"""Group, choice, dataclass. `trainer`, `size` and `experiment` are groups of presets: they set options, and have
+none."""
+
+DISCRIMINATORS = {group: "placement" if group == "norm" else "kind" for group in CHOICES}
+"""The option of each group that records the choice."""
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """Options of train.py."""
+
+    model: ModelConfig = MISSING
+    position: PositionConfig = MISSING
+    norm: NormConfig = MISSING
+    feed_forward: FeedForwardConfig = MISSING
+    tokenizer: TokenizerConfig = MISSING
+    task: TaskConfig = MISSING
+    data: DataConfig = MISSING
+    optimizer: OptimizerConfig = MISSING
+    schedule: ScheduleConfig = MISSING
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    decoding: DecodingConfig = MISSING
+    seed: int = 1
+    """Seeds initialisation, order of the data and dropout."""
+    resume: str = "never"
+    """never: a fresh run, refused in a folder that holds checkpoints. auto: go on from checkpoints/last.pt of the
+    run's folder when there is one. A path, to a checkpoint or to a run's folder: go on from there."""
+
+    def __post_init__(self) -> None:
+        rules.at_least("seed", self.seed, 0)
+        if not self.resume:
+            raise ConfigError("resume is empty: set it to never, auto or the path of a checkpoint or run folder")
+        self._check_positions()
+        if self.model.tying is Tying.all and not self.tokenizer.shares_one_vocabulary:
+            raise ConfigError(
+                "model.tying=all needs one vocabulary for both sides: set tokenizer.joint=true or model.tying=decoder"
+            )
+        if isinstance(self.schedule, NoamConfig) and self.optimizer.lr is not None:
+            raise ConfigError(
+                f"optimizer.lr={self.optimizer.lr} has no effect with schedule=noam, which computes its own rate: "
+                "remove it, or scale the rate with schedule.factor"
+            )
+
+    def _check_positions(self) -> None:
+        match self.position:
+            case RopeConfig() if (self.model.d_model // self.model.num_heads) % 2:
+                raise ConfigError(
+                    f"position=rope needs an even head width: model.d_model={self.model.d_model} over "
+                    f"model.num_heads={self.model.num_heads} is {self.model.d_model // self.model.num_heads}; "
+                    "change one of them"
+                )
+            case SinusoidalConfig() if self.model.d_model % 2:
+                raise ConfigError(f"position=sinusoidal needs an even model.d_model, not {self.model.d_model}")
+            case LearnedConfig(max_length=positions):
+                for section in ("data", "decoding"):
+                    longest = getattr(self, section).max_length
+                    if longest > positions:
+                        raise ConfigError(
+                            f"{section}.max_length={longest} passes the table of position=learned: "
+                            f"lower it or raise position.max_length={positions}"
+                        )
+
+
+class Split(Enum):
+    valid = "valid"
+    test = "test"
+
+
+@dataclass(kw_only=True)
+class EvaluateDataConfig:
+    """What evaluate.py scores on: a split of the corpus the model was trained on, or two files."""
+
+    split: Split = Split.test
+    """Split of the training corpus: valid or test."""
+    source: Path | None = None
+    """Source text to translate in place of the split."""
+    target: Path | None = None
+    """Reference translation of data.source, line by line."""
+
+    def __post_init__(self) -> None:
+        rules.together("data.source", self.source, "data.target", self.target)
+
+
+@dataclass(kw_only=True)
+class EvaluateConfig:
+    """Options of evaluate.py; the architecture, the tokenizer and the corpus come from the checkpoint."""
+
+    checkpoint: Path = MISSING
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
+    decoding: DecodingConfig = MISSING
+    device: Device = Device.auto
+    """Where it computes: auto (a GPU when there is one), cpu or cuda."""
+    precision: Precision = Precision.auto
+    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
+    output: Path | None = None
+    """Folder for evaluation.json and the hypotheses. null: evaluation/ in the checkpoint's run folder."""
+
+    def __post_init__(self) -> None:
+        check_precision("", self.device, self.precision)
+
+
+@dataclass(kw_only=True)
+class TranslateConfig:
+    """Options of translate.py; the architecture and the tokenizer come from the checkpoint."""
+
+    checkpoint: Path = MISSING
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    input: Path = Path("-")
+    """Text to translate, one sentence a line. -: stdin."""
+    output: Path = Path("-")
+    """File for the translations, one a line. -: stdout."""
+    decoding: DecodingConfig = MISSING
+    device: Device = Device.auto
+    """Where it computes: auto (a GPU when there is one), cpu or cuda."""
+    precision: Precision = Precision.auto
+    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
+    buffer_lines: int = 1024
+    """Lines read ahead and sorted by length before they are translated; at a terminal each line is translated at
+    once."""
+
+    def __post_init__(self) -> None:
+        check_precision("", self.device, self.precision)
+        rules.at_least("buffer_lines", self.buffer_lines, 1)
+
+
+ROOTS: dict[str, type[Any]] = {"train": TrainConfig, "evaluate": EvaluateConfig, "translate": TranslateConfig}
+"""Entry point, dataclass of its options."""
+
+
+def register() -> None:
+    """Tell Hydra the schemas, under the names that the YAML files start from."""
+    store = ConfigStore.instance()
+    for name, root in ROOTS.items():
+        store.store(name=f"{name}_schema", node=root)
+    for group, choices in CHOICES.items():
+        for choice, schema in choices.items():
+            store.store(group=group, name=f"{choice}_schema", node=schema)
+    store.store(group="trainer", name="schema", node=TrainerConfig)

@@ -1,0 +1,157 @@
+"""Options of how text is cut into ids, and of what is trained on it."""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from headloom.config import rules
+
+
+class TokenizerKind(Enum):
+    bpe = "bpe"
+    unigram = "unigram"
+    char = "char"
+    byte = "byte"
+
+
+class Normalization(Enum):
+    nmt_nfkc = "nmt_nfkc"  # NFKC with some more kinds of space and control characters folded
+    nfkc = "nfkc"
+    identity = "identity"
+
+
+@dataclass(kw_only=True)
+class TokenizerConfig:
+    """How text becomes ids. train.py trains it on the training text where no model is given."""
+
+    kind: TokenizerKind = MISSING
+    """The kind; set by tokenizer=."""
+
+    def __post_init__(self) -> None:
+        rules.follows_group("tokenizer", "kind", self)
+
+    @property
+    def shares_one_vocabulary(self) -> bool:
+        """True when source and target ids mean the same pieces."""
+        return True
+
+
+@dataclass(kw_only=True)
+class SubwordConfig(TokenizerConfig):
+    """What BPE and unigram have in common: a SentencePiece model of either kind."""
+
+    vocab_size: int = 8000
+    """Pieces of a tokenizer that is trained here; the size of a given model is its own."""
+    joint: bool = True
+    """One tokenizer for both languages; false: one a side."""
+    source_model: Path | None = None
+    """SentencePiece model file for the source, or for both sides when joint. null: train one."""
+    target_model: Path | None = None
+    """SentencePiece model file for the target; only with joint=false. null: train one."""
+    normalization: Normalization = Normalization.nmt_nfkc
+    """Unicode folding before pieces are cut: nmt_nfkc, nfkc or identity."""
+    character_coverage: float = 1.0
+    """Share of the text's characters that get a piece of their own, in (0, 1]."""
+    byte_fallback: bool = True
+    """Spell a character that has no piece as its UTF-8 bytes, so that no text is unknown."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.at_least("tokenizer.vocab_size", self.vocab_size, 8)
+        rules.share("tokenizer.character_coverage", self.character_coverage, with_zero=False, with_one=True)
+        if self.joint and self.target_model is not None:
+            raise rules.no_effect("tokenizer.target_model", "tokenizer.joint=true")
+
+    @property
+    def shares_one_vocabulary(self) -> bool:
+        return self.joint
+
+
+@dataclass(kw_only=True)
+class BpeConfig(SubwordConfig):
+    """Byte-pair encoding: Sennrich et al. (2016)."""
+
+    kind: TokenizerKind = TokenizerKind.bpe
+    """The kind; set by tokenizer=."""
+    dropout: float = 0.0
+    """Probability that a merge is skipped in training, in [0, 1): BPE-dropout, Provilkov et al. (2020)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.share("tokenizer.dropout", self.dropout)
+
+
+@dataclass(kw_only=True)
+class UnigramConfig(SubwordConfig):
+    """Unigram language model over pieces: Kudo (2018)."""
+
+    kind: TokenizerKind = TokenizerKind.unigram
+    """The kind; set by tokenizer=."""
+    sampling_alpha: float | None = None
+    """Smoothing of the segmentations sampled in training, above 0 (smaller: more varied): Kudo (2018), section 3.3.
+    null: the best one always."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.above_zero("tokenizer.sampling_alpha", self.sampling_alpha)
+
+
+@dataclass(kw_only=True)
+class CharConfig(TokenizerConfig):
+    """One piece a character."""
+
+    kind: TokenizerKind = TokenizerKind.char
+    """The kind; set by tokenizer=."""
+    joint: bool = True
+    """One tokenizer for both languages; false: one a side."""
+
+    @property
+    def shares_one_vocabulary(self) -> bool:
+        return self.joint
+
+
+@dataclass(kw_only=True)
+class ByteConfig(TokenizerConfig):
+    """One piece a byte of UTF-8: 256 pieces and the special ones, nothing is trained."""
+
+    kind: TokenizerKind = TokenizerKind.byte
+    """The kind; set by tokenizer=."""
+
+
+class TaskKind(Enum):
+    translation = "translation"
+
+
+class Headline(Enum):
+    bleu = "bleu"  # sacreBLEU, higher is better
+    chrf = "chrf"  # sacreBLEU, higher is better
+    loss = "loss"  # nats a target token, lower is better; nothing is decoded
+
+
+@dataclass(kw_only=True)
+class TaskConfig:
+    """What the model is trained for."""
+
+    kind: TaskKind = MISSING
+    """The task; set by task=."""
+
+    def __post_init__(self) -> None:
+        rules.follows_group("task", "kind", self)
+
+
+@dataclass(kw_only=True)
+class TranslationConfig(TaskConfig):
+    """Each source line has one target line."""
+
+    kind: TaskKind = TaskKind.translation
+    """The task; set by task=."""
+    label_smoothing: float = 0.1
+    """Share of the target probability spread over the vocabulary, in [0, 1): Szegedy et al. (2016), section 7."""
+    headline: Headline = Headline.bleu
+    """The validation metric that decides checkpoints/best.pt: bleu, chrf or loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.share("task.label_smoothing", self.label_smoothing)
