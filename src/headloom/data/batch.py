@@ -1,0 +1,227 @@
+"""Batches of tensors.
+
+B batch, S source length, T target length.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headloom.data.sampler import TokenBudgetSampler, ordered_batches
+from headloom.data.token_store import TokenPairs
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.errors import ConfigError
+from headloom.nn.loss import IGNORE
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some pairs, padded on the right. The target is the target input one position on."""
+
+    source_BS: Tensor
+    """int64: ids and eos, then the source tokenizer's pad."""
+    source_allowed_BS: Tensor | None
+    """bool: True on real tokens. None when no row is padded: no mask is needed then."""
+    target_input_BT: Tensor
+    """int64: bos and ids, then the target tokenizer's pad."""
+    target_BT: Tensor
+    """int64: ids and eos, then IGNORE."""
+    num_targets: int
+    """Real targets, eos counted: what a summed loss is divided by."""
+    rows: np.ndarray
+    """Row numbers in the TokenPairs."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch with its tensors on `device`."""
+        allowed = self.source_allowed_BS
+        return replace(
+            self,
+            source_BS=self.source_BS.to(device, non_blocking=True),
+            source_allowed_BS=None if allowed is None else allowed.to(device, non_blocking=True),
+            target_input_BT=self.target_input_BT.to(device, non_blocking=True),
+            target_BT=self.target_BT.to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One side of a batch: row i is `ids[starts[i] : starts[i] + lengths[i]]`, eos last."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+def collate(
+    source: Rows, target: Rows, *, source_pad: int, target_pad: int, bos: int, multiple: int, rows: np.ndarray
+) -> Batch:
+    """The padded batch of the two sides; widths are rounded up to `multiple`."""
+    source_BS, allowed_BS = _padded(source, fill=source_pad, multiple=multiple)
+    target_BT, real_BT = _padded(target, fill=IGNORE, multiple=multiple)
+    input_BT = np.empty_like(target_BT)
+    input_BT[:, 0] = bos
+    input_BT[:, 1:] = target_BT[:, :-1]
+    input_BT[~real_BT] = target_pad  # the place after the last real input holds eos by the shift
+    return Batch(
+        source_BS=torch.from_numpy(source_BS),
+        source_allowed_BS=None if allowed_BS.all() else torch.from_numpy(allowed_BS),
+        target_input_BT=torch.from_numpy(input_BT),
+        target_BT=torch.from_numpy(target_BT),
+        num_targets=int(target.lengths.sum()),
+        rows=rows,
+    )
+
+
+def _padded(side: Rows, *, fill: int, multiple: int) -> tuple[np.ndarray, np.ndarray]:
+    width = -(-int(side.lengths.max()) // multiple) * multiple
+    column = np.arange(width)
+    real = column < side.lengths[:, None]
+    out = np.full(real.shape, fill, np.int64)
+    out[real] = side.ids[(side.starts[:, None] + column)[real]]
+    return out, real
+
+
+class TrainingBatches:
+    """Endless training batches, each row once an epoch; `state` is the place after the batches handed out.
+
+    With `sampling`, the ids of each batch are drawn anew from the raw text by
+    the tokenizers that sample. The draw is a function of seed, epoch and rows,
+    so a resumed run repeats it. Batches are made by the lengths of the plain
+    encoding, so a drawn batch can be over `max_tokens`; a row that would be
+    longer than the longest row of the corpus keeps its plain encoding, so no
+    position is seen that the plain encoding does not have.
+
+    Raises:
+        ConfigError: `sampling` with tokenizers that do not sample, or a row is over `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        pairs: TokenPairs,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        seed: int,
+        pad_to_multiple: int = 1,
+        sampling: bool = False,
+    ) -> None:
+        if sampling and not (source_tokenizer.sampling or target_tokenizer.sampling):
+            raise ConfigError("sampling of segmentations is on, but the tokenizers' sampling strength is 0")
+        self._pairs = pairs
+        self._tokenizers = source_tokenizer, target_tokenizer
+        self._pad_to_multiple = pad_to_multiple
+        self._sampling = sampling
+        self._seed = seed
+        self._sampler = TokenBudgetSampler(
+            pairs.source_lengths,
+            pairs.target_lengths,
+            max_tokens=max_tokens,
+            seed=seed,
+            pad_to_multiple=pad_to_multiple,
+        )
+        self._longest = max(int(pairs.source_lengths.max()), int(pairs.target_lengths.max()))
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the batch that comes next, from 0."""
+        return self._sampler.epoch
+
+    def state(self) -> dict[str, int]:
+        return self._sampler.state()
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Go on after the batches that were handed out when `state` was taken.
+
+        Raises:
+            CheckpointError: as `TokenBudgetSampler.load_state`.
+        """
+        self._sampler.load_state(state)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._sampler.at_pool_start:
+            self._pairs.release()
+        epoch = self._sampler.epoch
+        rows = next(self._sampler)
+        source, target = _stored(self._pairs, rows)
+        source_tokenizer, target_tokenizer = self._tokenizers
+        if self._sampling:
+            texts = [self._pairs.text(int(row)) for row in rows]
+            seeds = _draw_seeds(self._seed, epoch, rows)
+            if source_tokenizer.sampling:
+                source = self._drawn(source_tokenizer, [text for text, _ in texts], source, seeds[0])
+            if target_tokenizer.sampling:
+                target = self._drawn(target_tokenizer, [text for _, text in texts], target, seeds[1])
+        return _collated(source, target, source_tokenizer, target_tokenizer, rows, multiple=self._pad_to_multiple)
+
+    def _drawn(self, tokenizer: Tokenizer, texts: list[str], plain: Rows, seed: int) -> Rows:
+        drawn = []
+        for i, ids in enumerate(tokenizer.sample(texts, seed=seed)):
+            if len(ids) < self._longest:
+                drawn.append(np.array([*ids, tokenizer.eos_id], dtype=np.int64))
+            else:
+                drawn.append(plain.ids[plain.starts[i] :][: plain.lengths[i]].astype(np.int64))
+        lengths = np.array([len(ids) for ids in drawn], dtype=np.int64)
+        return Rows(np.concatenate(drawn), np.cumsum(lengths) - lengths, lengths)
+
+
+class EvaluationBatches:
+    """Every row exactly once, similar lengths together; the same batches each time."""
+
+    def __init__(
+        self, pairs: TokenPairs, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, max_tokens: int
+    ) -> None:
+        self.pairs = pairs
+        self._tokenizers = source_tokenizer, target_tokenizer
+        self._batches = ordered_batches(pairs.source_lengths, pairs.target_lengths, max_tokens=max_tokens)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for rows in self._batches:
+            source, target = _stored(self.pairs, rows)
+            yield _collated(source, target, *self._tokenizers, rows, multiple=1)
+
+
+def _stored(pairs: TokenPairs, rows: np.ndarray) -> tuple[Rows, Rows]:
+    return (
+        Rows(pairs.source_ids, pairs.source_offsets[rows], pairs.source_lengths[rows]),
+        Rows(pairs.target_ids, pairs.target_offsets[rows], pairs.target_lengths[rows]),
+    )
+
+
+def _collated(
+    source: Rows,
+    target: Rows,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    rows: np.ndarray,
+    *,
+    multiple: int,
+) -> Batch:
+    return collate(
+        source,
+        target,
+        source_pad=source_tokenizer.pad_id,
+        target_pad=target_tokenizer.pad_id,
+        bos=target_tokenizer.bos_id,
+        multiple=multiple,
+        rows=rows,
+    )
+
+
+def _draw_seeds(seed: int, epoch: int, rows: np.ndarray) -> tuple[int, int]:
+    """A 32-bit seed for each side."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(np.array([seed, epoch], dtype="<i8").tobytes())
+    digest.update(rows.astype("<i8").tobytes())
+    both = digest.digest()
+    return int.from_bytes(both[:4], "little"), int.from_bytes(both[4:], "little")

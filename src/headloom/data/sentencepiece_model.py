@@ -1,0 +1,123 @@
+"""Reading and extending a SentencePiece model file without the protobuf package.
+
+A model file is one protobuf message, `ModelProto`. Two properties of the wire
+format make it easy to extend: a repeated field that is written again gets one
+more element, and an embedded message that is written again is merged into the
+first. So a piece, or another name for the unknown surface, is added by
+appending bytes, and every other field stays as its author wrote it.
+
+Field numbers: sentencepiece_model.proto of the SentencePiece repository.
+"""
+
+from collections.abc import Iterator
+
+import sentencepiece
+
+from headloom.errors import DataError
+
+UNKNOWN_SURFACE = "\u2047"
+"""What an unknown piece reads as in decoded text: without the spaces that SentencePiece puts around it by default."""
+
+_PIECES, _TRAINER_SPEC = 1, 2  # fields of ModelProto
+_PIECE, _SCORE, _TYPE, _CONTROL = 1, 2, 3, b"\x03"  # fields of ModelProto.SentencePiece; the type of a special piece
+_MODEL_TYPE, _UNK_SURFACE = 3, 44  # fields of TrainerSpec
+_SPECIAL_NAMES = {"bos": 46, "eos": 47, "pad": 48}  # TrainerSpec.{bos,eos,pad}_piece: the name the special is found by
+_DEFAULT_NAMES = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
+_KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+
+
+def load_processor(model: bytes, *, name: str) -> sentencepiece.SentencePieceProcessor:
+    """The processor of a serialized model.
+
+    Raises:
+        DataError: `model` is no SentencePiece model; the message names it `name`.
+    """
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(
+            f"{name} is not a SentencePiece model ({reason}); give a .model file that spm_train wrote"
+        ) from error
+
+
+def with_special_pieces(model: bytes, *, name: str) -> bytes:
+    """`model` with a piece for each of pad, bos and eos, and an unknown surface without spaces.
+
+    SentencePiece's default model has no pad (its id is -1, which an embedding
+    would take for the last piece). A special that is missing is appended as a
+    new control piece, so no id of the original changes its meaning.
+
+    Raises:
+        DataError: `model` is no SentencePiece model.
+    """
+    processor = load_processor(model, name=name)
+    spec = _field(_UNK_SURFACE, _BYTES, UNKNOWN_SURFACE.encode("utf-8"))
+    pieces = b""
+    present = {processor.id_to_piece(i) for i in range(processor.get_piece_size())}
+    for special, field in _SPECIAL_NAMES.items():
+        if getattr(processor, f"{special}_id")() >= 0:
+            continue
+        piece = _DEFAULT_NAMES[special]
+        while piece in present:
+            piece = f"<{piece}>"  # the model uses the name for a piece that text can contain
+        present.add(piece)
+        encoded = piece.encode("utf-8")
+        body = _field(_PIECE, _BYTES, encoded) + _field(_SCORE, _FIXED32, bytes(4)) + _field(_TYPE, _VARINT, _CONTROL)
+        pieces += _field(_PIECES, _BYTES, body)
+        spec += _field(field, _BYTES, encoded)
+    return model + pieces + _field(_TRAINER_SPEC, _BYTES, spec)
+
+
+def model_kind(model: bytes) -> str:
+    """The algorithm of a valid model: "unigram", "bpe", "word" or "char"."""
+    kind = 1  # the default of TrainerSpec.model_type
+    for number, value in _fields(model):
+        if number == _TRAINER_SPEC and isinstance(value, bytes):
+            for inner, inner_value in _fields(value):
+                if inner == _MODEL_TYPE and isinstance(inner_value, int):
+                    kind = inner_value
+    return _KINDS[kind]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    position = 0
+    while position < len(message):
+        key, position = _read_varint(message, position)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
+            value, position = _read_varint(message, position)
+            yield number, value
+            continue
+        if wire_type == _BYTES:
+            size, position = _read_varint(message, position)
+        else:
+            size = {_FIXED64: 8, _FIXED32: 4}[wire_type]
+        yield number, message[position : position + size]
+        position += size
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _field(number: int, wire_type: int, payload: bytes) -> bytes:
+    size = _varint(len(payload)) if wire_type == _BYTES else b""
+    return _varint(number << 3 | wire_type) + size + payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,119 @@
+"""Tokenizers that are SentencePiece models (Kudo and Richardson 2018)."""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from headloom.data.sentencepiece_model import load_processor, model_kind
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.errors import ConfigError
+
+KINDS_THAT_SAMPLE = ("bpe", "unigram")
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model: byte-pair encoding (Sennrich et al. 2016), unigram (Kudo 2018), characters or words.
+
+    `sample` is BPE-dropout (Provilkov et al. 2020, section 3) with probability
+    `sampling` for bpe, and subword regularization (Kudo 2018, section 3.2) over
+    all segmentations with inverse temperature `sampling` for unigram.
+
+    `model` is what `with_special_pieces` made of a model file; `load_tokenizer`
+    and `train_tokenizer` see to that.
+
+    Raises:
+        DataError: `model` is no SentencePiece model; the message names it `name`.
+        ConfigError: `sampling` is out of [0, 1], or the model's kind has nothing to sample.
+    """
+
+    def __init__(self, model: bytes, *, sampling: float = 0.0, name: str = "the tokenizer's model") -> None:
+        self._model = model
+        self._processor = load_processor(model, name=name)
+        self.kind = model_kind(self._model)
+        if not 0.0 <= sampling <= 1.0:
+            raise ConfigError(f"the tokenizer's sampling strength ({sampling}) must be from 0 to 1")
+        if sampling and self.kind not in KINDS_THAT_SAMPLE:
+            raise ConfigError(
+                f"{name} is a {self.kind} model, which has nothing to sample; set the sampling strength to 0"
+            )
+        self.sampling = float(sampling)
+        self.vocab_size = self._processor.get_piece_size()
+        self.pad_id, self.unk_id = self._processor.pad_id(), self._processor.unk_id()
+        self.bos_id, self.eos_id = self._processor.bos_id(), self._processor.eos_id()
+        specials = {self.pad_id, self.unk_id, self.bos_id, self.eos_id}
+        assert len(specials) == 4
+        assert min(specials) >= 0
+        self.fingerprint = hashlib.sha256(self._model).hexdigest()
+        every_id = range(self.vocab_size)
+        self._control = frozenset(i for i in every_id if self._processor.is_control(i))
+        self._byte_of_id = {
+            i: int(self._processor.id_to_piece(i)[1:-1], 16) for i in every_id if self._processor.is_byte(i)
+        }
+        self._id_of_byte = {byte: i for i, byte in self._byte_of_id.items()}
+
+    def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
+        arrays: list[np.ndarray] = self._processor.encode(list(texts), out_type="numpy", num_threads=-1)
+        return arrays
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = self._processor.encode(list(texts), out_type=int, num_threads=-1)
+        return ids
+
+    def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
+        if not self.sampling:
+            raise ConfigError("the tokenizer's sampling strength is 0: it has one segmentation only")
+        return _sample(self._processor, list(texts), alpha=self.sampling, seed=seed)
+
+    def _decode(self, ids: list[int]) -> str:
+        text = [i for i in ids if i not in self._control]
+        if not self._byte_of_id.keys().isdisjoint(text):
+            text = self._without_broken_bytes(text)
+        decoded: str = self._processor.decode(text)
+        return decoded
+
+    def _without_broken_bytes(self, ids: list[int]) -> list[int]:
+        kept: list[int] = []
+        run = bytearray()  # the byte pieces since the last other piece
+        for i in [*ids, None]:
+            byte = None if i is None else self._byte_of_id.get(i)
+            if byte is not None:
+                run.append(byte)
+                continue
+            kept.extend(self._id_of_byte[b] for b in run.decode("utf-8", errors="ignore").encode("utf-8"))
+            run.clear()
+            if i is not None:
+                kept.append(i)
+        return kept
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": self.kind, "model": self._model, "sampling": self.sampling, "fingerprint": self.fingerprint}
+
+
+_sampling_lock = threading.Lock()
+
+
+def _sample(
+    processor: sentencepiece.SentencePieceProcessor, texts: list[str], *, alpha: float, seed: int
+) -> list[list[int]]:
+    """`texts` segmented at random; a function of its arguments.
+
+    SentencePiece draws from a generator that belongs to the thread and takes
+    the process-wide seed when the thread first uses it (some versions: once
+    only). So each call draws in a thread of its own, under a lock that keeps
+    the seed in place meanwhile.
+    """
+    with _sampling_lock, ThreadPoolExecutor(max_workers=1) as fresh_thread:
+        sentencepiece.set_random_generator_seed(seed & 0xFFFFFFFF)
+        drawn = fresh_thread.submit(
+            processor.encode, texts, out_type=int, enable_sampling=True, nbest_size=-1, alpha=alpha, num_threads=1
+        )
+        ids: list[list[int]] = drawn.result()
+        return ids

@@ -1,0 +1,272 @@
+"""Token ids of a corpus on disk, encoded once and mapped into memory.
+
+A store is a folder: per side one flat file of ids and one of offsets, the
+lengths of the rows, and which pair of the text each row is. Its name is a hash
+of all that decides the ids (text, tokenizers, limits, format), so that a
+changed corpus or tokenizer never meets old ids. It is written beside that name
+and renamed when whole.
+"""
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from headloom.data.text import TextPairs
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_CHUNK_PAIRS = 1 << 16  # pairs encoded at once ...
+_CHUNK_CHARACTERS = 1 << 24  # ... or fewer, where lines are long
+_META = "store.json"
+
+
+class TokenPairs:
+    """Source and target ids of the pairs that are kept, memory-mapped.
+
+    Only pages that were touched lately count as memory of the process;
+    `release` gives them back to the system, which keeps them cached.
+
+    Raises:
+        DataError: the folder is no whole store.
+    """
+
+    source_lengths: np.ndarray
+    """int32 per row: ids of the source, eos counted."""
+    target_lengths: np.ndarray
+    """int32 per row: ids of the target, eos counted."""
+    num_pairs: int
+    """Pairs of the text, dropped ones counted."""
+    num_dropped: int
+    """Pairs that are no row: too long, or with an empty side."""
+    num_truncated: int
+    """Rows that were cut to the longest length allowed."""
+
+    def __init__(self, folder: Path, pairs: TextPairs) -> None:
+        self._pairs = pairs
+        self._maps: list[mmap.mmap] = []
+        try:
+            meta: dict[str, Any] = json.loads((folder / _META).read_bytes())
+            self.num_pairs, self.num_truncated = meta["num_pairs"], meta["num_truncated"]
+            self.num_long, self.num_empty = meta["num_long"], meta["num_empty"]
+            self.num_dropped = self.num_long + self.num_empty
+            num_rows = meta["num_rows"]
+            self.rows = self._map(folder / "rows", "<i8", num_rows)
+            self.source_ids = self._map(folder / "source_ids", meta["source_dtype"], meta["num_source_ids"])
+            self.target_ids = self._map(folder / "target_ids", meta["target_dtype"], meta["num_target_ids"])
+            self.source_offsets = self._map(folder / "source_offsets", "<i8", num_rows + 1)
+            self.target_offsets = self._map(folder / "target_offsets", "<i8", num_rows + 1)
+            self.source_lengths = self._map(folder / "source_lengths", "<i4", num_rows)
+            self.target_lengths = self._map(folder / "target_lengths", "<i4", num_rows)
+        except (OSError, KeyError, ValueError) as error:
+            raise DataError(f"the token store {folder} is damaged ({error}); delete the folder") from error
+
+    def _map(self, path: Path, dtype: str, size: int) -> np.ndarray:
+        with path.open("rb") as stream:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        array = np.frombuffer(mapped, dtype=dtype)
+        if len(array) != size:
+            raise ValueError(f"{path.name} has {len(array)} entries instead of {size}")
+        self._maps.append(mapped)
+        return array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def source(self, row: int) -> np.ndarray:
+        """Ids of the source, eos last, no bos."""
+        return self.source_ids[self.source_offsets[row] : self.source_offsets[row + 1]]
+
+    def target(self, row: int) -> np.ndarray:
+        """Ids of the target, eos last, no bos."""
+        return self.target_ids[self.target_offsets[row] : self.target_offsets[row + 1]]
+
+    def text(self, row: int) -> tuple[str, str]:
+        """The raw pair, uncut."""
+        return self._pairs[int(self.rows[row])]
+
+    def release(self) -> None:
+        """Give touched pages back to the system; they are read again when needed."""
+        for mapped in self._maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def tokenize_pairs(
+    pairs: TextPairs,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    *,
+    folder: Path,
+    max_length: int,
+    truncate: bool = False,
+    description: str,
+) -> TokenPairs:
+    """The ids of `pairs`, from the store below `folder` or encoded now.
+
+    `max_length` counts all ids a model sees in one row: pieces and eos on the
+    source side, pieces and bos (as input) or eos (as target) on the target
+    side; so a side has room for `max_length - 1` pieces. Without `truncate`
+    (training) a pair is dropped when a side is longer, or has no piece at all.
+    With it (validation, test) every pair stays and a longer side is cut, with
+    its eos. Either way one warning has the counts. `description` names the
+    split on the progress bar and in messages.
+
+    Raises:
+        DataError: there is no pair, or none that can be kept.
+    """
+    assert max_length >= 2, "no room for a piece and eos"
+    if len(pairs) == 0:
+        raise DataError(f"{description}: {pairs.name} holds no pair of lines; it must hold at least one")
+    content = [pairs.fingerprint, source_tokenizer.fingerprint, target_tokenizer.fingerprint]
+    key = hashlib.sha256(json.dumps([_FORMAT, *content, max_length, truncate]).encode("utf-8")).hexdigest()[:32]
+    store = folder / f"tokens-{key}"
+    if not (store / _META).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{store.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            partial.mkdir()
+            _Writer(partial, source_tokenizer, target_tokenizer, max_length, truncate).write(pairs, description)
+            _publish(partial, store)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    tokens = TokenPairs(store, pairs)
+    _report(tokens, description, max_length)
+    return tokens
+
+
+def _publish(partial: Path, store: Path) -> None:
+    try:
+        partial.rename(store)
+    except OSError:
+        if not (store / _META).exists():  # not because another run was faster
+            raise
+
+
+def _report(tokens: TokenPairs, description: str, max_length: int) -> None:
+    if tokens.num_dropped:
+        logger.warning(
+            "%s: %d of %d pairs are left out: %d longer than %d tokens (data.max_length), %d with an empty side",
+            description, tokens.num_dropped, tokens.num_pairs, tokens.num_long, max_length, tokens.num_empty,
+        )  # fmt: skip
+    if tokens.num_truncated:
+        logger.warning(
+            "%s: %d of %d pairs are cut to %d tokens a side (data.max_length)",
+            description, tokens.num_truncated, tokens.num_pairs, max_length,
+        )  # fmt: skip
+
+
+class _Side:
+    """The files of one side while they are written; `files` closes them."""
+
+    def __init__(self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack) -> None:
+        self.tokenizer = tokenizer
+        self.dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
+        self.num_ids = 0
+        self._ids = files.enter_context((folder / f"{name}_ids").open("wb"))
+        self._offsets = files.enter_context((folder / f"{name}_offsets").open("wb"))
+        self._lengths = files.enter_context((folder / f"{name}_lengths").open("wb"))
+        np.zeros(1, "<i8").tofile(self._offsets)
+
+    def append(self, rows: list[np.ndarray], max_pieces: int) -> None:
+        """Add the rows, each cut to `max_pieces` and followed by eos."""
+        lengths = np.fromiter((min(len(row), max_pieces) for row in rows), np.int64, len(rows)) + 1
+        ends = np.cumsum(lengths)
+        flat = np.empty(int(ends[-1]) if len(ends) else 0, self.dtype)
+        is_eos = np.zeros(len(flat), bool)
+        is_eos[ends - 1] = True
+        flat[is_eos] = self.tokenizer.eos_id
+        flat[~is_eos] = np.concatenate([row[:max_pieces] for row in rows]) if rows else 0
+        flat.tofile(self._ids)
+        (ends + self.num_ids).astype("<i8").tofile(self._offsets)
+        lengths.astype("<i4").tofile(self._lengths)
+        self.num_ids += len(flat)
+
+
+class _Writer:
+    def __init__(
+        self, folder: Path, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, max_length: int, truncate: bool
+    ) -> None:
+        self._folder = folder
+        self._tokenizers = source_tokenizer, target_tokenizer
+        self._max_pieces = max_length - 1
+        self._truncate = truncate
+        self._num_pairs = self._num_rows = self._num_long = self._num_empty = self._num_truncated = 0
+
+    def write(self, pairs: TextPairs, description: str) -> None:
+        with (
+            ExitStack() as files,
+            (self._folder / "rows").open("wb") as rows,
+            tqdm(total=len(pairs), desc=f"tokenising {description}", unit=" pairs", disable=None) as progress,
+        ):
+            source = _Side(self._folder, "source", self._tokenizers[0], files)
+            target = _Side(self._folder, "target", self._tokenizers[1], files)
+            for sources, targets in _chunks(pairs):
+                self._append(sources, targets, source, target).astype("<i8").tofile(rows)
+                progress.update(len(sources))
+        if self._num_rows == 0:
+            raise DataError(
+                f"{description}: none of the {self._num_pairs} pairs of {pairs.name} can be used: {self._num_long} are "
+                f"longer than data.max_length={self._max_pieces + 1} tokens, {self._num_empty} have an empty side"
+            )
+        meta = {
+            "num_pairs": self._num_pairs,
+            "num_rows": self._num_rows,
+            "num_long": self._num_long,
+            "num_empty": self._num_empty,
+            "num_truncated": self._num_truncated,
+            "num_source_ids": source.num_ids,
+            "num_target_ids": target.num_ids,
+            "source_dtype": source.dtype,
+            "target_dtype": target.dtype,
+        }
+        (self._folder / _META).write_text(json.dumps(meta), encoding="utf-8", newline="\n")
+
+    def _append(self, sources: list[str], targets: list[str], source: _Side, target: _Side) -> np.ndarray:
+        """Encode and write one chunk; the rows of the text that were kept."""
+        source_rows = source.tokenizer.encode_arrays(sources)
+        target_rows = target.tokenizer.encode_arrays(targets)
+        source_lengths = np.fromiter(map(len, source_rows), np.int64, len(source_rows))
+        target_lengths = np.fromiter(map(len, target_rows), np.int64, len(target_rows))
+        long = np.maximum(source_lengths, target_lengths) > self._max_pieces
+        kept = np.arange(len(sources))
+        if self._truncate:
+            self._num_truncated += int(long.sum())
+        else:
+            empty = np.minimum(source_lengths, target_lengths) == 0
+            kept = np.flatnonzero(~(long | empty))
+            self._num_empty += int(empty.sum())
+            self._num_long += int((long & ~empty).sum())
+        source.append([source_rows[i] for i in kept], self._max_pieces)
+        target.append([target_rows[i] for i in kept], self._max_pieces)
+        rows = kept + self._num_pairs
+        self._num_pairs += len(sources)
+        self._num_rows += len(kept)
+        return rows
+
+
+def _chunks(pairs: TextPairs) -> Iterator[tuple[list[str], list[str]]]:
+    sources: list[str] = []
+    targets: list[str] = []
+    num_characters = 0
+    for source, target in pairs:
+        sources.append(source)
+        targets.append(target)
+        num_characters += len(source) + len(target)
+        if len(sources) >= _CHUNK_PAIRS or num_characters >= _CHUNK_CHARACTERS:
+            yield sources, targets
+            sources, targets, num_characters = [], [], 0
+    if sources:
+        yield sources, targets
