@@ -11,9 +11,10 @@ options is an enum (`norm.kind=rms`).
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
@@ -240,11 +241,12 @@ ROOTS: dict[str, type[Any]] = {"train": TrainConfig, "evaluate": EvaluateConfig,
 
 
 def register() -> None:
-    """Tell Hydra the schemas, under the names that the YAML files start from."""
+    """Tell Hydra the schemas, under the names that the YAML files start from, and YAML how a path is written."""
+    yaml.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
     store = ConfigStore.instance()
     for name, root in ROOTS.items():
-        store.store(name=f"{name}_schema", node=root)
+        store.store(group="schema", name=name, node=root)
+    store.store(group="schema", name="trainer", node=TrainerConfig)
     for group, choices in CHOICES.items():
         for choice, schema in choices.items():
-            store.store(group=group, name=f"{choice}_schema", node=schema)
-    store.store(group="trainer", name="schema", node=TrainerConfig)
+            store.store(group=f"schema/{group}", name=choice, node=schema)

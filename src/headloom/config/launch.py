@@ -1,0 +1,227 @@
+"""How an entry point runs: its command line, its folder and log, its exit status.
+
+Status 0: done. 1: a file, a checkpoint or the training failed. 2: an option was wrong. 130: interrupted.
+141: the reader of a pipe went away. Work arrives as a function, so that this module, which runs before torch is loaded,
+knows nothing of models.
+"""
+
+import argparse
+import logging
+import math
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+import yaml
+from hydra._internal.utils import get_args_parser  # the very parser that reads the command line after us
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from headloom.config import saved, schema
+from headloom.config.options import help_text
+from headloom.config.overrides import Checked, check
+from headloom.config.strict import check_files, refuse_used_folder, to_config
+from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
+
+log = logging.getLogger("headloom")
+
+OF_THE_USER = (ConfigError, DataError, CheckpointError, TrainingDiverged)
+STATUS_OPTION, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_CLOSED_PIPE = 2, 1, 130, 141
+
+
+class JobFailed(RuntimeError):
+    """A job of a sweep failed; its own log says why. Holds no traceback, and so no tensors, of the job."""
+
+
+def run_once(work: Callable[[Any], object], *, name: str, conf: Path) -> int:
+    """Run `work` once with the configuration that the command line describes: evaluate.py, translate.py.
+
+    Nothing is written but what `work` writes: no run folder, no log file. The log goes to stderr.
+    """
+
+    def act() -> None:
+        schema.register()
+        flags = _parse(sys.argv[1:])
+        if flags.help:
+            sys.stdout.write(help_text(name, conf))
+            return
+        if unused := [flag for flag in ("multirun", "info", "hydra_help", "shell_completion") if getattr(flags, flag)]:
+            raise ConfigError(f"--{unused[0].replace('_', '-')} is a flag of train.py only: remove it")
+        checked = _check(flags, name, conf)
+        if flags.cfg is not None:
+            sys.stdout.write(OmegaConf.to_yaml(checked.composed))
+            return
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+        work(checked.configs[0])
+        sys.stdout.flush()  # a closed pipe is met here, and not in the interpreter's own last flush
+
+    return _status(act, name)
+
+
+def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> int:
+    """Run `work` for each job that the command line describes, in a folder of its own: train.py.
+
+    `work` returns the headline metric of the run, which a sweeper reads. In a sweep a job that fails returns
+    nan to Hydra's own sweeper, which goes on, and raises `JobFailed` to a plugin, which has its own rules for that.
+    """
+    jobs = _Jobs(work, Path.cwd())
+
+    def act() -> None:
+        schema.register()
+        os.environ["HEADLOOM_RUN_ID"] = secrets.token_hex(3)
+        flags = _parse(sys.argv[1:])
+        if flags.help:
+            sys.stdout.write(help_text(name, conf))
+            return
+        if not (flags.hydra_help or flags.info or flags.shell_completion):
+            checked = _check(flags, name, conf)
+            if not checked.is_sweep and flags.cfg is None:
+                refuse_used_folder(jobs.base / checked.hydra.hydra.run.dir, checked.configs[0].resume)
+        # Flags first: Hydra does not take them between overrides.
+        sys.argv[1:] = [a for a in sys.argv[1:] if a not in flags.overrides] + flags.overrides
+        hydra.main(version_base="1.3", config_path=str(conf.resolve()), config_name=name)(jobs.run)()
+
+    try:
+        status = _status(act, name)
+    finally:
+        jobs.print_table()
+    return status or jobs.status()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    number: str
+    options: str
+    seconds: float
+    metric: float
+    metric_name: str
+    failure: str | None
+    status: int
+
+
+class _Jobs:
+    def __init__(self, work: Callable[[Any, Path], float], base: Path) -> None:
+        self.work = work
+        self.base = base
+        self.outcomes: list[_Outcome] = []
+        self.is_sweep = False
+
+    def run(self, composed: DictConfig) -> float:
+        """One job, called by Hydra with the options of this job in a folder that Hydra made."""
+        hydra_config = HydraConfig.get()
+        self.is_sweep = hydra_config.mode is RunMode.MULTIRUN
+        run_dir = Path(hydra_config.runtime.output_dir)
+        overrides = list(hydra_config.overrides.task)
+        started_at = time.monotonic()
+        metric, failure, status = math.nan, None, 0
+        try:
+            config = to_config(composed, self.base)
+            check_files(config)
+            refuse_used_folder(run_dir, config.resume)
+            _write_record(run_dir, config, overrides)
+            metric = float(self.work(config, run_dir))
+        except OF_THE_USER as error:
+            failure = f"{type(error).__name__}: {_one_line(error)}"
+            log.error("%s", failure if self.is_sweep else _one_line(error))
+            status = STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
+        except Exception as error:
+            failure = f"{type(error).__name__}: {_one_line(error)}"
+            log.exception("the run failed")
+            status = STATUS_FAILED
+        number = str(hydra_config.job.num) if self.is_sweep else ""
+        name = OmegaConf.select(composed, "task.headline").name
+        elapsed_seconds = time.monotonic() - started_at
+        self.outcomes.append(_Outcome(number, " ".join(overrides), elapsed_seconds, metric, name, failure, status))
+        if failure is not None and self.is_sweep and not _runs_here(hydra_config):
+            raise JobFailed(failure)
+        return metric
+
+    def status(self) -> int:
+        """The exit status of all jobs together."""
+        failed = [outcome.status for outcome in self.outcomes if outcome.failure is not None]
+        if not failed:
+            return 0
+        return STATUS_FAILED if self.is_sweep else failed[0]
+
+    def print_table(self) -> None:
+        """What became of each job of a sweep, on stderr."""
+        if not self.is_sweep:
+            return
+        lines = []
+        for o in self.outcomes:
+            result = f"failed  {o.failure}" if o.failure is not None else f"ok      {o.metric_name} {o.metric:.4g}"
+            lines.append(f"{o.number:>4}  {result}  ({o.seconds:.1f} s)  {o.options}\n")
+        num_failed = sum(outcome.failure is not None for outcome in self.outcomes)
+        lines.append(f"{len(self.outcomes) - num_failed} of {len(self.outcomes)} jobs ok, {num_failed} failed\n")
+        sys.stderr.write("".join(lines))
+
+
+def _runs_here(hydra_config: Any) -> bool:
+    """True when Hydra's own sweeper and launcher run the jobs one after another in this process."""
+    targets = [OmegaConf.select(hydra_config, f"{part}._target_") for part in ("sweeper", "launcher")]
+    return all(str(target).startswith("hydra._internal.core_plugins.") for target in targets)
+
+
+def _write_record(run_dir: Path, config: Any, overrides: list[str]) -> None:
+    """What ran: every option with its value, and what the command line said, without the values of `${...}`."""
+    (run_dir / "config.yaml").write_text(saved.to_yaml(config), encoding="utf-8", newline="\n")
+    text = yaml.safe_dump(overrides, allow_unicode=True) if overrides else "[]\n"
+    (run_dir / "overrides.yaml").write_text(text, encoding="utf-8", newline="\n")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; options are written option=value, and --help shows what there is")
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(parents=[get_args_parser()], add_help=False)
+    flags = parser.parse_intermixed_args(arguments)
+    if flags.config_path is not None:
+        raise ConfigError(f"--config-path {flags.config_path} is not taken: add your files with --config-dir FOLDER")
+    if flags.config_name is not None:
+        raise ConfigError(
+            f"--config-name {flags.config_name} is not taken: make it an experiment= of --config-dir FOLDER"
+        )
+    if flags.experimental_rerun is not None:
+        raise ConfigError("--experimental-rerun is not taken: a pickle may run code; use resume= or the overrides.yaml")
+    return flags
+
+
+def _check(flags: argparse.Namespace, name: str, conf: Path) -> Checked:
+    return check(
+        flags.overrides,
+        conf=conf,
+        name=name,
+        base=Path.cwd(),
+        multirun=flags.multirun,
+        presets=Path(flags.config_dir) if flags.config_dir is not None else None,
+        only_show=flags.cfg is not None,
+    )
+
+
+def _status(act: Callable[[], None], name: str) -> int:
+    try:
+        act()
+    except OF_THE_USER as error:
+        sys.stderr.write(f"{name}.py: {_one_line(error)}\n")
+        return STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end: let it flush into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return STATUS_CLOSED_PIPE
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{name}.py: interrupted\n")
+        return STATUS_INTERRUPTED
+    return 0
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

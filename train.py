@@ -1,0 +1,18 @@
+"""Train a model: python train.py [group=choice ...] [option=value ...]; --help shows what there is."""
+
+import sys
+from pathlib import Path
+
+from headloom.config import launch
+from headloom.config.schema import TrainConfig
+
+
+def train(config: TrainConfig, run_dir: Path) -> float:
+    """Train, and return the best value of the headline metric."""
+    from headloom import run  # loads torch: only now that every option is known to be right
+
+    return run.train(config, run_dir)
+
+
+if __name__ == "__main__":
+    sys.exit(launch.run_jobs(train, name="train", conf=Path(__file__).parent / "conf"))
