@@ -47,4 +47,4 @@ bench: install ## training speed side by side with torch.nn.Transformer
 	$(RUN) bench/train_step.py
 
 dashboard: install ## TensorBoard on every run under outputs/
-	$(RUN) -m tensorboard.main --logdir outputs
+	$(RUN) -m tensorboard.main --logdir outputs --samples_per_plugin images=100,text=100

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# English to German from nothing: prepare the corpus, train, score, translate. `make demo` installs first.
+#
+#   make demo                                    the whole of it; a finished training is not repeated
+#   echo "Turn off the light." | make demo       translates your lines, too
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+python=${PYTHON:-.venv/bin/python}
+run=outputs/demo
+checkpoint=$run/checkpoints/best.pt
+trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
+
+title() { printf '\n== %s\n' "$*"; }
+
+# What follows reads nothing from the user's pipe, which waits for the end.
+if [ -e "$run/demo-finished" ]; then
+    title "$run is trained already: going on. Remove the folder to train it anew."
+else
+    title "Training English to German into $run"
+    "$python" train.py experiment=demo hydra.run.dir="$run" resume=auto </dev/null
+    touch "$run/demo-finished"
+fi
+
+title "Scoring the 1,000 test sentences"
+"$python" evaluate.py checkpoint="$checkpoint" data.split=test </dev/null
+
+title "Ten test sentences"
+ten() { awk 'NR % 100 == 51' "$run/evaluation/$1"; }
+translations=$(ten source.txt | "$python" translate.py checkpoint="$checkpoint")
+paste -d '\n' <(ten source.txt) <(ten reference.txt) <(printf '%s\n' "$translations") | awk '
+    NR % 3 == 1 { print "source:      " $0 }
+    NR % 3 == 2 { print "reference:   " $0 }
+    NR % 3 == 0 { print "translation: " $0 "\n" }'
+
+if [ ! -t 0 ] && { IFS= read -r first 2>/dev/null || [ -n "${first:-}" ]; }; then
+    title "Your lines"
+    { printf '%s\n' "$first"; cat; } | "$python" translate.py checkpoint="$checkpoint"
+fi
+
+title "What now"
+cat <<END
+  make dashboard                                   TensorBoard: losses, scores, attention maps, samples
+  echo "Turn off the light." | make demo           translate lines of your own, here
+  echo "Turn off the light." | $python translate.py checkpoint=$checkpoint
+END
