@@ -1,0 +1,115 @@
+"""Translation: one line to one line, with an encoder-decoder."""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from tqdm import tqdm
+
+from headloom import metrics
+from headloom.data.batch import Batch, EvaluationBatches
+from headloom.decoding.translator import Translator, evaluating
+from headloom.errors import ConfigError
+from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.loss import LossSum, sequence_loss
+
+logger = logging.getLogger(__name__)
+
+HEADLINES = {"bleu": True, "chrf": True, "loss": False}
+"""Metrics that can choose the best checkpoint, and whether higher is better."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    `metrics` has loss (nats per target token, eos counted, never smoothed),
+    perplexity (its exponential) and accuracy (share of target tokens that get
+    the highest logit, given the true ones before them); with a translator, also
+    bleu and chrf (0 to 100) of the translations, whose `signatures` and texts
+    (`hypotheses`, in the order of the corpus) are then there too.
+    """
+
+    metrics: Mapping[str, float]
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    hypotheses: list[str] = field(default_factory=list)
+
+
+class TranslationTask:
+    """Cross-entropy with label smoothing in training, text against text in evaluation.
+
+    Raises:
+        ConfigError: `headline` is none of HEADLINES.
+    """
+
+    def __init__(self, *, label_smoothing: float, headline: str) -> None:
+        if headline not in HEADLINES:
+            raise ConfigError(f"task.headline ({headline}) must be one of {', '.join(HEADLINES)}")
+        self.label_smoothing = label_smoothing
+        self.headline = headline
+        self.higher_is_better = HEADLINES[headline]
+
+    def loss_sum(self, model: Seq2Seq, batch: Batch) -> LossSum:
+        """Smoothed cross-entropy of the targets of `batch`, each given the true tokens before it."""
+        hidden_BTD = model(batch.source_BS, batch.source_allowed_BS, batch.target_input_BT)
+        return sequence_loss(hidden_BTD, batch.target_BT, model.output_weight, label_smoothing=self.label_smoothing)
+
+    def evaluate(
+        self,
+        model: Seq2Seq,
+        batches: EvaluationBatches,
+        translator: Translator | None,
+        *,
+        device: torch.device,
+        autocast_dtype: torch.dtype | None,
+        description: str = "evaluation",
+    ) -> Evaluation:
+        """Score `model` on every pair of `batches`; no result depends on how they are batched.
+
+        `translator` translates the raw sources of the corpus, so that the
+        scores are those of `translate.py` and sacreBLEU; None leaves them out.
+        The model is afterwards in the mode it was in, and no random number is
+        drawn. `description` names the progress bars, which stderr shows if it
+        is a terminal.
+        """
+        values = self._token_metrics(model, batches, device, autocast_dtype, description)
+        if translator is None:
+            return Evaluation(values)
+        texts = [batches.pairs.text(row) for row in range(len(batches.pairs))]
+        hypotheses = translator.translate([source for source, _ in texts], description=f"{description}: translating")
+        references = [target for _, target in texts]
+        scores = {"bleu": metrics.bleu(hypotheses, references), "chrf": metrics.chrf(hypotheses, references)}
+        return Evaluation(
+            metrics={**values, **{name: score.value for name, score in scores.items()}},
+            signatures={name: score.signature for name, score in scores.items()},
+            hypotheses=hypotheses,
+        )
+
+    def _token_metrics(
+        self,
+        model: Seq2Seq,
+        batches: EvaluationBatches,
+        device: torch.device,
+        autocast_dtype: torch.dtype | None,
+        description: str,
+    ) -> dict[str, float]:
+        # Sums stay on the device until the end, and in float64: the order of batches must not show.
+        nll = torch.zeros((), dtype=torch.float64, device=device)
+        num_correct = torch.zeros((), dtype=torch.int64, device=device)
+        num_targets = 0
+        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+            for batch in tqdm(batches, desc=f"{description}: loss", unit="batch", leave=False, disable=None):
+                sums = self.loss_sum(model, batch.to(device))
+                nll += sums.nll
+                num_correct += sums.num_correct
+                num_targets += sums.num_targets
+        assert num_targets > 0, "a token store holds at least one pair, and every pair an eos"
+        loss = nll.item() / num_targets
+        return {
+            "loss": loss,
+            # exp of more than 709 overflows; NaN stays NaN.
+            "perplexity": math.inf if loss > 700 else math.exp(loss),
+            "accuracy": num_correct.item() / num_targets,
+        }

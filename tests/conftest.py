@@ -1,0 +1,80 @@
+"""A model small enough that a test with it takes milliseconds."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from headloom.models.seq2seq import Decoder, Embedding, Encoder, Seq2Seq
+from headloom.nn.attention import MultiHeadAttention
+from headloom.nn.blocks import DecoderBlock, EncoderBlock, PreNorm
+from headloom.nn.feed_forward import FeedForward
+from headloom.nn.norm import LayerNorm
+from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+
+
+def tiny_model(
+    vocab_size: int,
+    *,
+    position: str = "sinusoidal",
+    max_length: int = 64,
+    dropout: float = 0.3,
+    sharpness: float = 4.0,
+    likely: Sequence[int] = (),
+) -> Seq2Seq:
+    """A random encoder-decoder.
+
+    `sharpness` multiplies its logits, so that hypotheses differ clearly in
+    score; `likely` tokens are what it writes, mostly.
+    """
+    d_model, num_heads = 16, 2
+    rotary = Rotary(d_model // num_heads, base=100.0) if position == "rope" else None
+
+    def attention(positional: Positional | None) -> MultiHeadAttention:
+        return MultiHeadAttention(d_model, num_heads, dropout=dropout, positional=positional)
+
+    def feed_forward() -> FeedForward:
+        return FeedForward(d_model, 32, activation=F.relu, bias=True, dropout=dropout)
+
+    def residual() -> PreNorm:
+        return PreNorm(LayerNorm(d_model, epsilon=1e-5), dropout)
+
+    def embedding() -> Embedding:
+        added = {
+            "sinusoidal": lambda: Sinusoidal(d_model),
+            "learned": lambda: Learned(d_model, max_length=max_length),
+            "rope": Positional,
+        }[position]()
+        return Embedding(nn.Embedding(vocab_size, d_model), added, scaled=False, dropout=dropout)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = Seq2Seq(
+            Encoder(
+                embedding(),
+                [EncoderBlock(attention(rotary), feed_forward(), residual) for _ in range(2)],
+                residual().norm,
+            ),
+            Decoder(
+                embedding(),
+                [DecoderBlock(attention(rotary), attention(None), feed_forward(), residual) for _ in range(2)],
+                residual().norm,
+            ),
+            nn.Linear(d_model, vocab_size, bias=False),
+        )
+    with torch.no_grad():
+        model.output.weight *= sharpness
+        for block in model.decoder.blocks:
+            block.cross_attention.output.weight *= 20  # the source matters
+        if likely:
+            model.decoder.norm.bias[0] = 6.0
+            model.output.weight[:, 0] = 0.0
+            model.output.weight[list(likely), 0] = 1.0
+    return model
+
+
+@pytest.fixture
+def make_model() -> Callable[..., Seq2Seq]:
+    return tiny_model
