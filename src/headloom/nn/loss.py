@@ -1,2 +1,112 @@
-"""Training losses, as sums over target tokens."""
+"""Training losses, as sums over target tokens.
+
+A loss returns sums and the trainer divides once by the number of targets of
+the whole update, so gradients do not depend on how an update is split.
+
+Shapes: N targets that count, D model width, V vocabulary, C rows of a chunk.
+"""
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
+
+CHUNK_LOGITS = 1 << 22
+"""Logits that exist at a time: 16 MiB of float32, so that a chunk stays in the cache."""
+
+
+@dataclass
+class LossSum:
+    """Sums over the targets that count, in nats and float32.
+
+    `loss` is what is minimised (smoothed) and carries the gradient; `nll` is
+    the plain negative log-likelihood, `num_correct` how many targets have the
+    highest logit. Both are detached.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    num_correct: Tensor
+    num_targets: int
+
+
+def sequence_loss(hidden_BTD: Tensor, target_BT: Tensor, weight_VD: Tensor, *, label_smoothing: float) -> LossSum:
+    """Cross-entropy of hidden states projected by `weight`, summed over targets that are not IGNORE.
+
+    With smoothing e the target distribution is (1 - e) on the target plus e / V
+    on every token (Szegedy et al. 2016, section 7; Vaswani et al. 2017, 5.4).
+    Padding is not projected, and logits exist for a chunk of rows at a time:
+    the gradient is formed together with the loss, so nothing of size N x V is kept.
+    """
+    target_N = target_BT.flatten()
+    row_N = (target_N != IGNORE).nonzero().squeeze(-1)
+    hidden_ND = hidden_BTD.flatten(0, -2)
+    if row_N.numel() < target_N.numel():
+        hidden_ND, target_N = hidden_ND.index_select(0, row_N), target_N[row_N]
+    loss, nll, num_correct = _ProjectedCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing)
+    return LossSum(loss, nll, num_correct, target_N.numel())
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """loss, nll and number of correct targets from hidden_ND, weight_VD and target_N.
+
+    With p = softmax(h W^T) the gradient for the logits is p - (1-e) onehot - e/V.
+    Only p needs a V-wide pass: the other two terms are rows of W, and the sum
+    of W's rows.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        device_type = hidden_ND.device.type
+        dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_ND.dtype
+        N, V = target_N.numel(), weight_VD.size(0)
+        with torch.autocast(device_type, enabled=False):
+            h_ND, w_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
+            sum_D = w_VD.sum(0, dtype=torch.float32)  # the row that smoothing pulls towards
+            wants_gradient = any(ctx.needs_input_grad[:2])
+            if wants_gradient:
+                # float16 would lose what is below 6e-8 before the loss scale reaches it.
+                dh_ND = torch.empty_like(h_ND, dtype=torch.float32 if dtype is torch.float16 else dtype)
+                dw_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
+            nll = torch.zeros((), device=hidden_ND.device)
+            uniform = torch.zeros((), device=hidden_ND.device)
+            num_correct = torch.zeros((), dtype=torch.int64, device=hidden_ND.device)
+            chunk = max(1, CHUNK_LOGITS // V)
+            for start in range(0, N, chunk):
+                h_CD, target_C1 = h_ND[start : start + chunk], target_N[start : start + chunk, None]
+                logits_CV = (h_CD @ w_VD.T).float()
+                best_C = logits_CV.argmax(-1, keepdim=True)
+                log_p_CV = torch.log_softmax(logits_CV, dim=-1)
+                own_C1 = logits_CV.gather(-1, target_C1)
+                log_p_own_C1 = log_p_CV.gather(-1, target_C1)
+                nll -= log_p_own_C1.sum()
+                num_correct += (best_C == target_C1).sum()
+                if smoothing > 0:
+                    log_z_C1 = own_C1 - log_p_own_C1
+                    uniform += (log_z_C1.squeeze(-1) - (h_CD.float() @ sum_D) / V).sum()
+                if wants_gradient:
+                    p_CV = log_p_CV.exp_().to(dtype)
+                    dh_CD = (p_CV @ w_VD).float()
+                    dh_CD -= (1 - smoothing) * w_VD[target_C1.squeeze(-1)].float()
+                    dh_CD -= (smoothing / V) * sum_D
+                    dh_ND[start : start + chunk] = dh_CD
+                    dw_VD += p_CV.T @ h_CD
+            if wants_gradient:
+                dw_VD.index_add_(0, target_N, h_ND.float(), alpha=-(1 - smoothing))
+                dw_VD -= (smoothing / V) * h_ND.sum(0, dtype=torch.float32)
+                ctx.save_for_backward(dh_ND, dw_VD)
+                ctx.dtypes = hidden_ND.dtype, weight_VD.dtype
+        loss = (1 - smoothing) * nll + smoothing * uniform
+        ctx.mark_non_differentiable(nll, num_correct)
+        return loss, nll, num_correct
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        dh_ND, dw_VD = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        return (dh_ND * gradients[0]).to(hidden_dtype), (dw_VD * gradients[0]).to(weight_dtype), None, None

@@ -1,0 +1,141 @@
+"""The encoder-decoder.
+
+Shapes: B batch, S source length, T target length, D model width, V vocabulary,
+        N rows of a search (hypotheses of all sentences).
+"""
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headloom.nn.blocks import BlockCache, DecoderBlock, EncoderBlock, to_step_precision
+from headloom.nn.dropout import Dropout
+from headloom.nn.positional import Positional
+
+
+class Embedding(nn.Module):
+    """Tokens as vectors: table, scale sqrt(D) (Vaswani et al. 2017, section 3.4), positions, dropout."""
+
+    def __init__(self, table: nn.Embedding, positional: Positional, *, scaled: bool, dropout: float) -> None:
+        super().__init__()
+        self.table = table
+        self.positional = positional
+        self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
+        self.dropout = Dropout(dropout)
+
+    def forward(self, token_BT: Tensor, *, first: int = 0) -> Tensor:
+        return self.dropout(self.positional.embed(self.table(token_BT) * self.scale, first=first))
+
+
+class Encoder(nn.Module):
+    def __init__(self, embedding: Embedding, blocks: Sequence[EncoderBlock], norm: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(self, token_BS: Tensor, allowed_BS: Tensor | None) -> Tensor:
+        x_BSD = self.embedding(token_BS)
+        for block in self.blocks:
+            x_BSD = block(x_BSD, allowed_BS)
+        # Every decoder block reads it: converted once.
+        return to_step_precision(self.norm(x_BSD))
+
+
+class Decoder(nn.Module):
+    def __init__(self, embedding: Embedding, blocks: Sequence[DecoderBlock], norm: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(self, token_BT: Tensor, memory_BSD: Tensor, memory_allowed_BS: Tensor | None) -> Tensor:
+        x_BTD = self.embedding(token_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, memory_BSD, memory_allowed_BS)
+        return to_step_precision(self.norm(x_BTD))
+
+
+class Seq2Seq(nn.Module):
+    """Encoder-decoder Transformer (Vaswani et al. 2017, figure 1).
+
+    `output` projects to the target vocabulary and has no bias; tied, its weight
+    is the decoder's table. `encoder` and `decoder` end in `norm` where the
+    placement asks for it (pre-norm), else in nothing.
+    """
+
+    def __init__(self, encoder: Encoder, decoder: Decoder, output: nn.Linear) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output = output
+
+    def forward(self, source_BS: Tensor, source_allowed_BS: Tensor | None, target_input_BT: Tensor) -> Tensor:
+        """hidden_BTD that predicts, at each position, the token after it."""
+        memory_BSD = self.encode(source_BS, source_allowed_BS)
+        return self.decoder(target_input_BT, memory_BSD, source_allowed_BS)
+
+    def encode(self, source_BS: Tensor, source_allowed_BS: Tensor | None) -> Tensor:
+        """memory_BSD. `source_allowed` is True on real tokens; None: all are."""
+        return self.encoder(source_BS, source_allowed_BS)
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Scores of every target token, in float32."""
+        return F.linear(hidden_ND, self.output.weight).float()
+
+    @property
+    def output_weight(self) -> Tensor:
+        """weight_VD that turns hidden states into logits."""
+        return self.output.weight
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest source or target in tokens, bos and eos included; None: any."""
+        return self.encoder.embedding.positional.max_length
+
+    def start(
+        self, memory_BSD: Tensor, source_allowed_BS: Tensor | None, *, beam_size: int, max_length: int
+    ) -> "DecoderState":
+        """The step function of a search with `beam_size` rows a sentence and at most `max_length` steps."""
+        caches = [
+            block.start_cache(memory_BSD, beam_size=beam_size, max_length=max_length) for block in self.decoder.blocks
+        ]
+        return DecoderState(self, caches, source_allowed_BS, beam_size)
+
+
+@dataclass
+class DecoderState:
+    """The decoder between two steps of a search. Row b * beam_size + k is hypothesis k of sentence b."""
+
+    model: Seq2Seq
+    caches: list[BlockCache]
+    source_allowed_BS: Tensor | None
+    beam_size: int
+    num_steps: int = 0
+
+    def step(self, token_N: Tensor) -> Tensor:
+        """logits_NV, in float32, of what follows `token_N` in each row."""
+        decoder = self.model.decoder
+        x_N1D = decoder.embedding(token_N[:, None], first=self.num_steps)
+        for block, cache in zip(decoder.blocks, self.caches, strict=True):
+            x_N1D = block.step(x_N1D, cache, self.source_allowed_BS)
+        self.num_steps += 1
+        return self.model.logits(to_step_precision(decoder.norm(x_N1D))[:, 0])
+
+    def reorder(self, index_N: Tensor) -> None:
+        """Row i continues what row `index_N[i]` was. Whole sentences may leave; rows stay with their sentence."""
+        for cache in self.caches:
+            cache.own.reorder(index_N)
+        sentence_B = index_N[:: self.beam_size] // self.beam_size
+        num_sentences = self.caches[0].key_BGSK.size(0)
+        if sentence_B.numel() != num_sentences or not torch.equal(
+            sentence_B, torch.arange(num_sentences, device=index_N.device)
+        ):
+            for cache in self.caches:
+                cache.key_BGSK = cache.key_BGSK.index_select(0, sentence_B)
+                cache.value_BGSK = cache.value_BGSK.index_select(0, sentence_B)
+            if self.source_allowed_BS is not None:
+                self.source_allowed_BS = self.source_allowed_BS.index_select(0, sentence_B)

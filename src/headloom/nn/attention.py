@@ -1,0 +1,147 @@
+"""Multi-head attention.
+
+Shapes: B batch, T query length, S key length, D model width,
+        H query heads, G key/value heads (G divides H), K head width.
+"""
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headloom.nn import kernels
+from headloom.nn.positional import Positional
+
+
+@dataclass
+class KeyValues:
+    """Keys and values of the tokens seen so far, in one allocation that is filled from the left.
+
+    Rows belong to hypotheses; `length` tokens of each are filled.
+    """
+
+    key_NGSK: Tensor
+    value_NGSK: Tensor
+    length: int = 0
+
+    def append(self, key_NGTK: Tensor, value_NGTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Add T tokens; returns all that are filled."""
+        stop = self.length + key_NGTK.size(-2)
+        self.key_NGSK[:, :, self.length : stop] = key_NGTK
+        self.value_NGSK[:, :, self.length : stop] = value_NGTK
+        self.length = stop
+        return self.key_NGSK[:, :, :stop], self.value_NGSK[:, :, :stop]
+
+    def reorder(self, index_N: Tensor) -> None:
+        """Row i continues what row `index_N[i]` was; rows may leave."""
+        for name in ("key_NGSK", "value_NGSK"):
+            old_NGSK = getattr(self, name)
+            new_NGSK = old_NGSK.new_empty(index_N.numel(), *old_NGSK.shape[1:])
+            new_NGSK[:, :, : self.length] = old_NGSK[:, :, : self.length].index_select(0, index_N)
+            setattr(self, name, new_NGSK)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of H query heads over G shared key/value heads.
+
+    G = H is the multi-head attention of Vaswani et al. (2017), section 3.2.2;
+    G = 1 the multi-query attention of Shazeer (2019); any G between, the
+    grouped-query attention of Ainslie et al. (2023), section 2.2.
+
+    Keys and values are one matrix, since one product is faster than two.
+
+    Raises:
+        ValueError: D is not a multiple of H, or H not a multiple of G.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        positional: Positional | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if d_model % num_heads:
+            raise ValueError(f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})")
+        if num_heads % num_kv_heads:
+            raise ValueError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({num_kv_heads})")
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_width = d_model // num_heads
+        self.dropout = dropout
+        self.positional = positional
+        self.query = nn.Linear(d_model, num_heads * self.head_width, bias=bias)
+        self.key_value = nn.Linear(d_model, 2 * num_kv_heads * self.head_width, bias=bias)
+        self.output = nn.Linear(num_heads * self.head_width, d_model, bias=bias)
+        self.recorder: Callable[[Tensor], None] | None = None
+
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, allowed_BS: Tensor | None, *, causal: bool) -> Tensor:
+        """Attend from `x` to `memory` (pass `x` twice for self-attention).
+
+        `allowed` is True where a key is real; None: all are. Right padding under
+        a causal mask needs none: a real token never sees what is to its right.
+        """
+        q_BHTK = self.queries(x_BTD)
+        k_BGSK, v_BGSK = self.keys_values(memory_BSD)
+        return self.attend(q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal)
+
+    def queries(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
+        """q_BHTK, turned by its positions where the scheme does so; `first` is the position of the first token."""
+        q_BHTK = self.query(x_BTD).unflatten(-1, (self.num_heads, self.head_width)).transpose(1, 2)
+        return q_BHTK if self.positional is None else self.positional.rotate(q_BHTK, first=first)
+
+    def keys_values(self, memory_BSD: Tensor, *, first: int = 0) -> tuple[Tensor, Tensor]:
+        """k_BGSK (turned likewise) and v_BGSK."""
+        both_B2GSK = self.key_value(memory_BSD).unflatten(-1, (2 * self.num_kv_heads, self.head_width)).transpose(1, 2)
+        k_BGSK, v_BGSK = both_B2GSK.chunk(2, dim=1)
+        return k_BGSK if self.positional is None else self.positional.rotate(k_BGSK, first=first), v_BGSK
+
+    def attend(
+        self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed_BS: Tensor | None, *, causal: bool
+    ) -> Tensor:
+        """The attention product and the output projection."""
+        probability = self.dropout if self.training else 0.0
+        if self.recorder is None:
+            out_BHTK = kernels.attend(q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=probability)
+        else:
+            out_BHTK, weights_BHTS = kernels.exact(
+                q_BHTK.float(), k_BGSK.float(), v_BGSK.float(), allowed_BS, causal=causal, dropout_probability=probability
+            )
+            self.recorder(weights_BHTS.detach())
+        return self.output(out_BHTK.transpose(1, 2).flatten(-2))
+
+    def start_cache(self, num_rows: int, max_length: int, like: Tensor) -> KeyValues:
+        """Room for `max_length` tokens of `num_rows` hypotheses, on the device and in the precision of `like`."""
+        shape = (num_rows, self.num_kv_heads, max_length, self.head_width)
+        return KeyValues(like.new_empty(shape), like.new_empty(shape))
+
+
+@contextmanager
+def recording_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Attention weights of the forward passes made inside, by the name of the module.
+
+    Names are those of `named_modules` without list words: "encoder.0.self",
+    "decoder.2.cross". Weights are weights_BHTS in float32 and come from the
+    exact path; outside the block nothing changes, so that training keeps its
+    fused kernels. A module that runs twice keeps its last weights.
+    """
+    recorded: dict[str, Tensor] = {}
+    attentions = {n: m for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
+
+    def recorder(name: str) -> Callable[[Tensor], None]:
+        return lambda weights_BHTS: recorded.__setitem__(name, weights_BHTS.cpu())
+
+    try:
+        for name, module in attentions.items():
+            module.recorder = recorder(name.replace(".blocks", "").replace("_attention", ""))
+        with torch.no_grad():
+            yield recorded
+    finally:
+        for module in attentions.values():
+            module.recorder = None

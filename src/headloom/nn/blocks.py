@@ -1,0 +1,132 @@
+"""Transformer blocks: where the residual stream, the norms and the sub-layers meet.
+
+The residual stream is float32 in every precision; sub-layers get their input
+in the precision of the step.
+
+Shapes: B batch, T query length, S key length, D model width.
+"""
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headloom.nn.attention import KeyValues, MultiHeadAttention
+from headloom.nn.dropout import dropout_add
+
+
+def to_step_precision(x: Tensor) -> Tensor:
+    """`x` in autocast's type where autocast is on, so that several layers that read it share one conversion."""
+    device_type = x.device.type
+    return x.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else x
+
+
+class PreNorm(nn.Module):
+    """x + f(norm(x)): Xiong et al. (2020), figure 1b. A stack of these ends in a norm of its own."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = dropout
+
+    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        out_BTD = sublayer(to_step_precision(self.norm(x_BTD)))
+        return dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0)
+
+
+class PostNorm(nn.Module):
+    """norm(x + f(x)): Vaswani et al. (2017), section 3.1."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = dropout
+
+    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        out_BTD = sublayer(to_step_precision(x_BTD))
+        return self.norm(dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0))
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and feed-forward: Vaswani et al. (2017), section 3.1."""
+
+    def __init__(
+        self, self_attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.self_attention = self_attention
+        self.self_residual = residual()
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = residual()
+
+    def forward(self, x_BTD: Tensor, allowed_BT: Tensor | None) -> Tensor:
+        x_BTD = self.self_residual(x_BTD, lambda x: self.self_attention(x, x, allowed_BT, causal=False))
+        return self.feed_forward_residual(x_BTD, self.feed_forward)
+
+
+@dataclass
+class BlockCache:
+    """What a decoder block keeps between steps: its own keys and values, and those of the encoder's output.
+
+    The encoder's are held once a sentence; `beam_size` neighbouring rows share them.
+    """
+
+    own: KeyValues
+    key_BGSK: Tensor
+    value_BGSK: Tensor
+
+
+class DecoderBlock(nn.Module):
+    """Masked self-attention, attention to the encoder's output, feed-forward: Vaswani et al. (2017), section 3.1."""
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feed_forward: nn.Module,
+        residual: Callable[[], nn.Module],
+    ) -> None:
+        super().__init__()
+        self.self_attention = self_attention
+        self.self_residual = residual()
+        self.cross_attention = cross_attention
+        self.cross_residual = residual()
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = residual()
+
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, memory_allowed_BS: Tensor | None) -> Tensor:
+        x_BTD = self.self_residual(x_BTD, lambda x: self.self_attention(x, x, None, causal=True))
+        x_BTD = self.cross_residual(
+            x_BTD, lambda x: self.cross_attention(x, memory_BSD, memory_allowed_BS, causal=False)
+        )
+        return self.feed_forward_residual(x_BTD, self.feed_forward)
+
+    def start_cache(self, memory_BSD: Tensor, *, beam_size: int, max_length: int) -> BlockCache:
+        """An empty cache for `beam_size` hypotheses of each sentence."""
+        key_BGSK, value_BGSK = self.cross_attention.keys_values(memory_BSD)
+        num_rows = memory_BSD.size(0) * beam_size
+        own = self.self_attention.start_cache(num_rows, max_length, like=key_BGSK)
+        return BlockCache(own, key_BGSK.contiguous(), value_BGSK.contiguous())
+
+    def step(self, x_N1D: Tensor, cache: BlockCache, memory_allowed_BS: Tensor | None) -> Tensor:
+        """The block for the next token of every hypothesis: equals the last position of `forward`."""
+
+        def own(x_N1D: Tensor) -> Tensor:
+            first = cache.own.length
+            q_NH1K = self.self_attention.queries(x_N1D, first=first)
+            k_NGSK, v_NGSK = cache.own.append(*self.self_attention.keys_values(x_N1D, first=first))
+            # One query may see every key so far: no mask.
+            return self.self_attention.attend(q_NH1K, k_NGSK, v_NGSK, None, causal=False)
+
+        def cross(x_N1D: Tensor) -> Tensor:
+            # The hypotheses of a sentence are queries of one product: keys are not copied for each.
+            x_BTD = x_N1D.view(cache.key_BGSK.size(0), -1, x_N1D.size(-1))
+            q_BHTK = self.cross_attention.queries(x_BTD)
+            out_BTD = self.cross_attention.attend(
+                q_BHTK, cache.key_BGSK, cache.value_BGSK, memory_allowed_BS, causal=False
+            )
+            return out_BTD.reshape(x_N1D.shape)
+
+        x_N1D = self.self_residual(x_N1D, own)
+        x_N1D = self.cross_residual(x_N1D, cross)
+        return self.feed_forward_residual(x_N1D, self.feed_forward)

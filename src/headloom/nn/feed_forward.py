@@ -1,0 +1,50 @@
+"""The position-wise feed-forward sub-layer.
+
+Shapes: B batch, T length, D model width, F inner width.
+
+To add a kind, write its class here and give it a name in the schema and an arm
+in `build.py`.
+"""
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headloom.nn.dropout import Dropout
+
+
+class FeedForward(nn.Module):
+    """`down(activation(up(x)))`: Vaswani et al. (2017), section 3.3, equation 2.
+
+    Dropout falls on the activation, as in the authors' own code; the paper's
+    text mentions only the residual one.
+    """
+
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: Callable[[Tensor], Tensor], bias: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = activation
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(self.dropout(self.activation(self.up(x_BTD))))
+
+
+class SwiGLU(nn.Module):
+    """`down(silu(gate(x)) * up(x))`: Shazeer (2020), equation 6.
+
+    `gate` and `up` are one matrix, since one product is faster than two.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, *, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(d_model, 2 * d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
+        return self.down(self.dropout(F.silu(gate_BTF) * up_BTF))

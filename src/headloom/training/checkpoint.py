@@ -1,0 +1,165 @@
+"""One file that a run continues from and a translator starts from."""
+
+import errno
+import os
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headloom.errors import CheckpointError
+
+FORMAT = 1
+MAGIC = "headloom"
+
+
+def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
+    """Write `contents` to `path`, or leave the file that was there untouched.
+
+    `contents` holds tensors, bytes and plain Python values only, so that
+    loading a stranger's checkpoint cannot run a stranger's code. The file is
+    written beside its name, forced to the disk, and renamed: a reader sees the
+    old file or the new one, whenever the writer dies.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written to.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:
+        # torch reports a short write of its zip file as a RuntimeError without the errno.
+        temporary.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) and error.errno != errno.EIO else str(error)
+        raise CheckpointError(
+            f"{path} cannot be written ({_first_line(reason)}); earlier checkpoints are untouched: "
+            "free space or permissions in the folder, then go on with resume=auto"
+        ) from error
+
+
+def copy_checkpoint(source: Path, path: Path) -> None:
+    """Give `source` a second name, replacing what had it, without a moment in which neither is there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    temporary.unlink(missing_ok=True)
+    os.link(source, temporary)
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote, with its tensors on `device`. No code of the file is run.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged or no checkpoint of ours, it would run code, or it was
+            written by a newer version.
+    """
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder: name the file, such as {path / 'checkpoints' / 'best.pt'}")
+    try:
+        contents = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} does not exist: give the path of a checkpoint, such as RUN/checkpoints/best.pt") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
+    except pickle.UnpicklingError as error:
+        if zipfile.is_zipfile(path):
+            raise CheckpointError(
+                f"{path} holds more than tensors and plain values, which could run code when opened: it was not opened"
+            ) from error
+        raise CheckpointError(f"{path} is not a checkpoint, or is damaged") from error
+    except (RuntimeError, EOFError, KeyError, ValueError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint, or is damaged ({_first_line(str(error))})") from error
+    if not isinstance(contents, dict) or contents.get("magic") != MAGIC:
+        raise CheckpointError(f"{path} is not a checkpoint of Headloom")
+    if contents["format"] > FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {contents['format']}; this version reads up to {FORMAT}: upgrade to read it"
+        )
+    return contents
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Any], *, path: Path) -> None:
+    """Put `weights` into `model`; every name and shape must be there and no other.
+
+    Raises:
+        CheckpointError: a name is missing, unknown, or has another shape; the message lists some.
+    """
+    own = model.state_dict()
+    wrong = [f"{name} is missing" for name in own.keys() - weights.keys()]
+    wrong += [f"{name} is unknown" for name in weights.keys() - own.keys()]
+    wrong += [
+        f"{name} has shape {tuple(weights[name].shape)}, not {tuple(own[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    if wrong:
+        shown = "; ".join(sorted(wrong)[:3])
+        raise CheckpointError(f"{path} does not fit the model: {shown}" + ("; ..." if len(wrong) > 3 else ""))
+    model.load_state_dict(dict(weights), strict=True)
+
+
+class CheckpointFolder:
+    """`last.pt`, `best.pt` and the newest `keep` of `step_N.pt`.
+
+    `last` and `best` are never removed by rotation. Names are compared as
+    numbers: step_9 is older than step_10.
+    """
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.pt"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.pt"
+
+    def is_empty(self) -> bool:
+        return not any(self.folder.glob("*.pt"))
+
+    def save(self, contents: Callable[[], Mapping[str, Any]], *, step: int, numbered: bool, best: bool) -> None:
+        """Write `last.pt`; under a number too where `numbered`; as the best one too where `best`."""
+        save_checkpoint(self.last, contents())
+        if best:
+            copy_checkpoint(self.last, self.best)
+        if numbered and self.keep:
+            copy_checkpoint(self.last, self.folder / f"step_{step}.pt")
+            for path in self._numbered()[: -self.keep]:
+                path.unlink()
+
+    def remove_partial(self) -> None:
+        """Remove what a killed run left half-written."""
+        for path in self.folder.glob("*.partial"):
+            path.unlink(missing_ok=True)
+
+    def _numbered(self) -> list[Path]:
+        """From the oldest to the newest."""
+        numbers = [path.stem.removeprefix("step_") for path in self.folder.glob("step_*.pt")]
+        return [self.folder / f"step_{n}.pt" for n in sorted((n for n in numbers if n.isdecimal()), key=int)]
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is lasting only when the folder is on the disk too."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "unknown reason").strip().split("\n", 1)[0][:200]
