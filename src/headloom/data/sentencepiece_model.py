@@ -9,7 +9,10 @@ appending bytes, and every other field stays as its author wrote it.
 Field numbers: sentencepiece_model.proto of the SentencePiece repository.
 """
 
+import struct
 from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
 
 import sentencepiece
 
@@ -18,8 +21,28 @@ from headloom.errors import DataError
 UNKNOWN_SURFACE = "\u2047"
 """What an unknown piece reads as in decoded text: without the spaces that SentencePiece puts around it by default."""
 
+
+class PieceType(Enum):
+    """SentencePiece.Type."""
+
+    normal = 1
+    unknown = 2
+    control = 3
+    user_defined = 4
+    unused = 5
+    byte = 6
+
+
+class Piece(NamedTuple):
+    """An entry of the vocabulary; its id is its place."""
+
+    text: str
+    score: float
+    type: PieceType
+
+
 _PIECES, _TRAINER_SPEC = 1, 2  # fields of ModelProto
-_PIECE, _SCORE, _TYPE, _CONTROL = 1, 2, 3, b"\x03"  # fields of ModelProto.SentencePiece; the type of a special piece
+_PIECE, _SCORE, _TYPE = 1, 2, 3  # fields of ModelProto.SentencePiece
 _MODEL_TYPE, _UNK_SURFACE = 3, 44  # fields of TrainerSpec
 _SPECIAL_NAMES = {"bos": 46, "eos": 47, "pad": 48}  # TrainerSpec.{bos,eos,pad}_piece: the name the special is found by
 _DEFAULT_NAMES = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
@@ -64,7 +87,11 @@ def with_special_pieces(model: bytes, *, name: str) -> bytes:
             piece = f"<{piece}>"  # the model uses the name for a piece that text can contain
         present.add(piece)
         encoded = piece.encode("utf-8")
-        body = _field(_PIECE, _BYTES, encoded) + _field(_SCORE, _FIXED32, bytes(4)) + _field(_TYPE, _VARINT, _CONTROL)
+        body = (
+            _field(_PIECE, _BYTES, encoded)
+            + _field(_SCORE, _FIXED32, bytes(4))
+            + _field(_TYPE, _VARINT, _varint(PieceType.control.value))
+        )
         pieces += _field(_PIECES, _BYTES, body)
         spec += _field(field, _BYTES, encoded)
     return model + pieces + _field(_TRAINER_SPEC, _BYTES, spec)
@@ -79,6 +106,23 @@ def model_kind(model: bytes) -> str:
                 if inner == _MODEL_TYPE and isinstance(inner_value, int):
                     kind = inner_value
     return _KINDS[kind]
+
+
+def read_pieces(model: bytes) -> list[Piece]:
+    """The vocabulary of a valid model, in the order of ids."""
+    pieces = []
+    for number, value in _fields(model):
+        if number == _PIECES and isinstance(value, bytes):
+            text, score, kind = b"", bytes(4), PieceType.normal.value
+            for inner, inner_value in _fields(value):
+                if inner == _PIECE and isinstance(inner_value, bytes):
+                    text = inner_value
+                elif inner == _SCORE and isinstance(inner_value, bytes):
+                    score = inner_value
+                elif inner == _TYPE and isinstance(inner_value, int):
+                    kind = inner_value
+            pieces.append(Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], PieceType(kind)))
+    return pieces
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -1,15 +1,14 @@
 """Tokenizers that are SentencePiece models (Kudo and Richardson 2018)."""
 
 import hashlib
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import numpy as np
-import sentencepiece
 
-from headloom.data.sentencepiece_model import load_processor, model_kind
+from headloom.data.sentencepiece_model import load_processor, model_kind, read_pieces
+from headloom.data.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
 
@@ -42,6 +41,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"{name} is a {self.kind} model, which has nothing to sample; set the sampling strength to 0"
             )
         self.sampling = float(sampling)
+        self._sampler: SubwordSampler | None = None  # made at the first use: most tokenizers never sample
         self.vocab_size = self._processor.get_piece_size()
         self.pad_id, self.unk_id = self._processor.pad_id(), self._processor.unk_id()
         self.bos_id, self.eos_id = self._processor.bos_id(), self._processor.eos_id()
@@ -67,7 +67,14 @@ class SentencePieceTokenizer(Tokenizer):
     def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
         if not self.sampling:
             raise ConfigError("the tokenizer's sampling strength is 0: it has one segmentation only")
-        return _sample(self._processor, list(texts), alpha=self.sampling, seed=seed)
+        if self._sampler is None:
+            pieces = read_pieces(self._model)
+            if self.kind == "bpe":
+                self._sampler = BpeDropout(pieces, probability=self.sampling)
+            else:
+                self._sampler = UnigramSampling(pieces, alpha=self.sampling)
+        random = Random(seed)
+        return [self._sampler.sample(text, random) for text in self._processor.normalize(list(texts))]
 
     def _decode(self, ids: list[int]) -> str:
         text = [i for i in ids if i not in self._control]
@@ -95,25 +102,3 @@ class SentencePieceTokenizer(Tokenizer):
 
     def state(self) -> dict[str, Any]:
         return {"kind": self.kind, "model": self._model, "sampling": self.sampling, "fingerprint": self.fingerprint}
-
-
-_sampling_lock = threading.Lock()
-
-
-def _sample(
-    processor: sentencepiece.SentencePieceProcessor, texts: list[str], *, alpha: float, seed: int
-) -> list[list[int]]:
-    """`texts` segmented at random; a function of its arguments.
-
-    SentencePiece draws from a generator that belongs to the thread and takes
-    the process-wide seed when the thread first uses it (some versions: once
-    only). So each call draws in a thread of its own, under a lock that keeps
-    the seed in place meanwhile.
-    """
-    with _sampling_lock, ThreadPoolExecutor(max_workers=1) as fresh_thread:
-        sentencepiece.set_random_generator_seed(seed & 0xFFFFFFFF)
-        drawn = fresh_thread.submit(
-            processor.encode, texts, out_type=int, enable_sampling=True, nbest_size=-1, alpha=alpha, num_threads=1
-        )
-        ids: list[list[int]] = drawn.result()
-        return ids
