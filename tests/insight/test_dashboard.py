@@ -106,10 +106,11 @@ def test_a_line_torn_by_a_kill_is_removed_on_resume(tmp_path, caplog, torn):
     assert f"{tmp_path / 'metrics.jsonl'}: removed 1 lines that are no whole record" in caplog.messages
 
 
-def test_a_torn_event_file_hides_nothing_that_comes_after_the_resume(tmp_path):
+@pytest.mark.parametrize("tear", [lambda whole: whole[:-5], lambda whole: whole[:-60] + bytes(60)])
+def test_a_torn_event_file_hides_nothing_that_comes_after_the_resume(tmp_path, tear):
     train(tmp_path, 0, 3)
     (torn,) = (tmp_path / "tensorboard").iterdir()
-    torn.write_bytes(torn.read_bytes()[:-5])
+    torn.write_bytes(tear(torn.read_bytes()))
     train(tmp_path, 2, 4)
     assert [event.step for event in events(tmp_path).Scalars("train/loss")] == [1, 2, 3, 4]
 

@@ -9,14 +9,17 @@ import io
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from headloom.insight.records_file import RecordsFile
@@ -87,24 +90,39 @@ def _start_time(folder: Path) -> tuple[int, bool]:
 
 
 def _remove_later_events(path: Path, purge_from: int) -> None:
-    """Rewrite an event file without events of step `purge_from` and later, or the end that a kill has torn.
+    """Rewrite an event file without events of step `purge_from` and later, or an end that a kill has torn.
 
     TensorBoard also purges by itself, but not every kind of record in every reader.
     """
     temporary = path.with_name(path.name.replace("tfevents", "partial"))  # no reader takes it for an event file
     num_kept_bytes = 0
     with path.open("rb") as old, temporary.open("wb") as new:
-        while len(header := old.read(12)) == 12:
-            (length,) = struct.unpack_from("<Q", header)
-            rest = old.read(length + 4) if length <= path.stat().st_size else b""
-            if len(rest) < length + 4:
-                break
-            event = Event.FromString(rest[:length])
+        for frame, event in _frames(old):
             if event.file_version or event.step < purge_from:
-                num_kept_bytes += new.write(header + rest)
+                num_kept_bytes += new.write(frame)
         new.flush()
         os.fsync(new.fileno())
     if num_kept_bytes < path.stat().st_size:
         temporary.replace(path)
     else:
         temporary.unlink()
+
+
+def _frames(file: BinaryIO) -> Iterator[tuple[bytes, Event]]:
+    """Each whole record as it stands in the file, and its event; ends where readers end, at the first torn one.
+
+    A frame is the length in 8 bytes, a checksum of that, the event, a checksum of the event. The last one
+    is not looked at: in pure Python it takes 20 seconds for 100 MB of pictures.
+    """
+    while len(header := file.read(12)) == 12:
+        length, checksum = struct.unpack("<QI", header)
+        if checksum != masked_crc32c(header[:8]):
+            return
+        rest = file.read(length + 4)
+        if len(rest) < length + 4:
+            return
+        try:
+            event = Event.FromString(rest[:length])
+        except DecodeError:
+            return
+        yield header + rest, event
