@@ -1,0 +1,75 @@
+"""Made-up tasks that a working model learns to do without a fault: copy a sequence, or reverse it."""
+
+import random
+from enum import Enum
+
+from headloom.data.text import Corpus, PairList
+from headloom.errors import ConfigError
+
+_SYMBOLS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class SyntheticTask(Enum):
+    copy = "copy"  # the target is the source
+    reverse = "reverse"  # the target is the source from its last symbol to its first
+
+
+def synthetic(
+    task: SyntheticTask,
+    *,
+    num_train: int,
+    num_valid: int,
+    num_symbols: int = 20,
+    min_length: int = 1,
+    max_symbols: int = 10,
+    seed: int = 1,
+) -> Corpus:
+    """Random sequences of `min_length` to `max_symbols` symbols out of `num_symbols`, with blanks between them.
+
+    There are as many test pairs as validation pairs, and no source occurs
+    twice in the corpus. Each length is drawn equally often until its sequences
+    run short. The same arguments give the same corpus on every machine.
+
+    Raises:
+        ConfigError: a number is out of its range, or more than half of all sequences there are would be needed.
+    """
+    for option, value in (("num_train", num_train), ("num_valid", num_valid), ("num_symbols", num_symbols)):
+        if value < 1:
+            raise ConfigError(f"data.{option}={value} must be at least 1")
+    if not 1 <= min_length <= max_symbols:
+        raise ConfigError(f"data.min_length={min_length} must be from 1 to data.max_symbols={max_symbols}")
+    needed = num_train + 2 * num_valid
+    possible = sum(num_symbols**length for length in range(min_length, max_symbols + 1))
+    if 2 * needed > possible:
+        raise ConfigError(
+            f"data.num_train={num_train} and twice data.num_valid={num_valid} are more than half of the {possible} "
+            f"sequences of {min_length} to {max_symbols} out of {num_symbols} symbols: raise data.max_symbols"
+        )
+    # Half at most, so that drawing until a new one comes does not take long.
+    draw = random.Random(f"{seed} {num_symbols} {min_length} {max_symbols}")
+    symbols = [_symbol(i) for i in range(num_symbols)]
+    sources: dict[str, None] = {}
+    while len(sources) < needed:
+        length = draw.randint(min_length, max_symbols)
+        sources[" ".join(draw.choices(symbols, k=length))] = None
+    pairs = [(source, _target(task, source)) for source in sources]
+    ends = (0, num_valid, 2 * num_valid, needed)
+    test, valid, train = (
+        PairList(pairs[start:end], name=f"{task.name}, {split}")
+        for start, end, split in zip(ends[:-1], ends[1:], ("test", "valid", "train"), strict=True)
+    )
+    return Corpus(name=task.name, train=train, valid=valid, test=test)
+
+
+def _target(task: SyntheticTask, source: str) -> str:
+    match task:
+        case SyntheticTask.copy:
+            return source
+        case SyntheticTask.reverse:
+            return " ".join(reversed(source.split(" ")))
+
+
+def _symbol(number: int) -> str:
+    """a to z, 0 to 9, then words of two, three, ... of these."""
+    quotient, remainder = divmod(number, len(_SYMBOLS))
+    return (_symbol(quotient - 1) if quotient else "") + _SYMBOLS[remainder]
