@@ -151,13 +151,13 @@ def test_an_unknown_language_is_refused_with_the_nearest_and_the_known_ones(whee
     )
     with pytest.raises(DataError, match=r"not in the wheel\. Known: de, fr, zh-Hans$"):
         homeassistant(target_language="../x", folder=tmp_path / "data", path=wheel)
-    with pytest.raises(DataError, match="data.target_language=en is the source language"):
+    with pytest.raises(DataError, match=r"data\.target_language=en is the source language"):
         homeassistant(target_language="en", folder=tmp_path / "data", path=wheel)
     assert not list((tmp_path / "data").glob("*homeassistant*"))
 
 
 def test_a_language_with_too_few_texts_is_refused(wheel, tmp_path):
-    with pytest.raises(DataError, match="target_language=fr: some.whl has only 1 usable texts"):
+    with pytest.raises(DataError, match=r"target_language=fr: some\.whl has only 1 usable texts"):
         homeassistant(target_language="fr", folder=tmp_path / "data", path=wheel)
 
 
@@ -188,7 +188,7 @@ def test_the_recipe_makes_the_pairs_it_made_when_its_version_was_given(wheel):
     assert [splits[name][0][0] for name in ("train", "valid", "test")] == [
         "open the red door now",
         "open the white lamp now",
-        "open the blue camera now",
+        "open the violet camera now",
     ]
 
 

@@ -39,7 +39,7 @@ def test_the_seed_decides_the_sequences():
     first, again, other = (list(synthetic(COPY, num_train=20, num_valid=5, seed=seed).train) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    assert [source for source, _ in first[:3]] == ["FIRST"]
+    assert [source for source, _ in first[:3]] == ["b h b t b", "p s s", "t q r"]
 
 
 def test_more_training_pairs_leave_valid_and_test_as_they_are():
