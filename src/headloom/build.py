@@ -1,175 +1,242 @@
-"""From configuration to objects: the only module that sees both, and the last that sees a configuration."""
-from collections.abc import Callable
-from typing import assert_never
+"""From configuration to objects: corpus, tokenizers, optimizer, schedule, task, translator. The model: build_model.py.
 
+Nothing below this floor knows a configuration.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
 from torch import nn
-from torch.nn import functional as F
 
-from headloom.config import schema_model as schema
+from headloom.config import schema_data, schema_text, schema_training
+from headloom.config.saved import to_plain
 from headloom.config.schema import TrainConfig
-from headloom.models.seq2seq import Decoder, Embedding, Encoder, Seq2Seq
-from headloom.nn import init
-from headloom.nn.attention import MultiHeadAttention
-from headloom.nn.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
-from headloom.nn.feed_forward import FeedForward, SwiGLU
-from headloom.nn.norm import LayerNorm, RMSNorm
-from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+from headloom.data import corpora
+from headloom.data.files import written_beside
+from headloom.data.text import Corpus, TextPairs, evenly_spread
+from headloom.data.tokenizer import ByteTokenizer, load_tokenizer
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.data.tokenizer_training import train_tokenizer
+from headloom.decoding.translator import Translator
+from headloom.models.seq2seq import Seq2Seq
+from headloom.tasks.translation import TranslationTask
+from headloom.training import optim, schedule
 
-GATED_WIDTH_MULTIPLE = 8  # the two thirds of a gated feed-forward are rounded up to this
+DEFAULT_PEAK = 1e-3
+MAX_TOKENIZER_PAIRS = 2_000_000
+"""Pairs a tokenizer is trained on; of a larger corpus as many at equal distances."""
 
 
-def build_model(config: TrainConfig, *, source_vocab_size: int, target_vocab_size: int) -> Seq2Seq:
-    """A freshly initialised model; vocabulary sizes come from the tokenizers, never from a file.
+def build_corpus(config: schema_data.DataConfig) -> Corpus:
+    """The splits of the corpus; one that is not there yet is fetched and prepared under `data.folder`.
 
     Raises:
-        ValueError: `model.tying=all` with two vocabularies.
+        DataError: it cannot be had, or a file of it cannot be used.
     """
-    model = config.model
-    assert isinstance(model, schema.Seq2SeqConfig)
-    parts = _Parts(config)
-    target_table = nn.Embedding(target_vocab_size, model.d_model)
-    output = nn.Linear(model.d_model, target_vocab_size, bias=False)
-    match model.tying:
-        case schema.Tying.all:
-            if source_vocab_size != target_vocab_size:
-                raise ValueError(f"model.tying=all needs one vocabulary, not {source_vocab_size} and {target_vocab_size}")
-            source_table = target_table
-        case schema.Tying.decoder | schema.Tying.none:
-            source_table = nn.Embedding(source_vocab_size, model.d_model)
+    folder = config.folder
+    match config:
+        case schema_data.HomeAssistantConfig():
+            return corpora.homeassistant(target_language=config.target_language, folder=folder, path=config.path)
+        case schema_data.Multi30kConfig():
+            return corpora.multi30k(
+                source_language=config.source_language,
+                target_language=config.target_language,
+                folder=folder,
+                path=config.path,
+            )
+        case schema_data.TatoebaConfig():
+            return corpora.tatoeba(folder=folder, path=config.path)
+        case schema_data.ParallelConfig():
+            return corpora.parallel(
+                source=config.source,
+                target=config.target,
+                valid_source=config.valid_source,
+                valid_target=config.valid_target,
+                test_source=config.test_source,
+                test_target=config.test_target,
+                valid_share=config.share_split_off,
+                folder=folder,
+            )
+        case schema_data.TsvConfig():
+            return corpora.tsv(
+                path=config.path,
+                valid_path=config.valid_path,
+                test_path=config.test_path,
+                source_column=config.source_column,
+                target_column=config.target_column,
+                valid_share=config.share_split_off,
+                folder=folder,
+            )
+        case schema_data.JsonlConfig():
+            return corpora.jsonl(
+                path=config.path,
+                valid_path=config.valid_path,
+                test_path=config.test_path,
+                source_field=config.source_field,
+                target_field=config.target_field,
+                valid_share=config.share_split_off,
+                folder=folder,
+            )
+        case schema_data.CopyConfig() | schema_data.ReverseConfig():
+            return corpora.synthetic(
+                corpora.SyntheticTask[config.kind.name],
+                num_train=config.num_train,
+                num_valid=config.num_valid,
+                num_symbols=config.num_symbols,
+                min_length=config.min_length,
+                max_symbols=config.max_symbols,
+            )
         case _:
-            assert_never(model.tying)
-    built = Seq2Seq(
-        Encoder(
-            parts.embedding(source_table),
-            [EncoderBlock(parts.attention(), parts.feed_forward(), parts.residual) for _ in range(model.num_encoder_layers)],
-            parts.last_norm(),
-        ),
-        Decoder(
-            parts.embedding(target_table),
-            [
-                DecoderBlock(parts.attention(), parts.cross_attention(), parts.feed_forward(), parts.residual)
-                for _ in range(model.num_decoder_layers)
-            ],
-            parts.last_norm(),
-        ),
-        output,
+            raise AssertionError(config)
+
+
+def build_tokenizers(
+    config: schema_text.TokenizerConfig, train: TextPairs, folder: Path
+) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target, one object when they are joint; trained on `train` where none is given.
+
+    A trained one is kept in `folder` under the hash of text and options, so
+    that it is made once, and never used for other text or options.
+    """
+    match config:
+        case schema_text.ByteConfig():
+            joint: Tokenizer = ByteTokenizer()
+            return joint, joint
+        case schema_text.CharConfig() if config.joint:
+            joint = _trained(config, train, folder, side=None)
+            return joint, joint
+        case schema_text.CharConfig():
+            return _trained(config, train, folder, side=0), _trained(config, train, folder, side=1)
+        case schema_text.BpeConfig() | schema_text.UnigramConfig() if config.joint:
+            joint = _given_or_trained(config, config.source_model, train, folder, side=None)
+            return joint, joint
+        case schema_text.BpeConfig() | schema_text.UnigramConfig():
+            return (
+                _given_or_trained(config, config.source_model, train, folder, side=0),
+                _given_or_trained(config, config.target_model, train, folder, side=1),
+            )
+        case _:
+            raise AssertionError(config)
+
+
+def _given_or_trained(
+    config: schema_text.SubwordConfig, model: Path | None, train: TextPairs, folder: Path, *, side: int | None
+) -> Tokenizer:
+    if model is not None:
+        return load_tokenizer(model, sampling=_sampling(config))
+    return _trained(config, train, folder, side=side)
+
+
+def _trained(config: schema_text.TokenizerConfig, train: TextPairs, folder: Path, *, side: int | None) -> Tokenizer:
+    options = {name: value for name, value in to_plain(config).items() if name not in ("dropout", "sampling_alpha")}
+    content = json.dumps([1, train.fingerprint, options, side, MAX_TOKENIZER_PAIRS])
+    path = folder / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:32]}.model"
+    if not path.exists():
+        texts = _texts(train, side)
+        if isinstance(config, schema_text.SubwordConfig):
+            tokenizer = train_tokenizer(
+                texts,
+                kind=config.kind.name,
+                vocab_size=config.vocab_size,
+                normalization=config.normalization.name,
+                character_coverage=config.character_coverage,
+                byte_fallback=config.byte_fallback,
+            )
+        else:
+            tokenizer = train_tokenizer(texts, kind=config.kind.name, vocab_size=None, byte_fallback=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_beside(path) as partial:
+            partial.write_bytes(tokenizer.state()["model"])
+    return load_tokenizer(path, sampling=_sampling(config))
+
+
+def _texts(train: TextPairs, side: int | None) -> Iterable[str]:
+    for pair in evenly_spread(train, max_pairs=MAX_TOKENIZER_PAIRS):
+        yield from pair if side is None else (pair[side],)
+
+
+def _sampling(config: schema_text.TokenizerConfig) -> float:
+    """Strength of the sampling of segmentations in training; 0: none."""
+    match config:
+        case schema_text.BpeConfig():
+            return config.dropout
+        case schema_text.UnigramConfig():
+            return config.sampling_alpha or 0.0
+        case _:
+            return 0.0
+
+
+def build_task(config: schema_text.TaskConfig) -> TranslationTask:
+    match config:
+        case schema_text.TranslationConfig():
+            return TranslationTask(label_smoothing=config.label_smoothing, headline=config.headline.name)
+        case _:
+            raise AssertionError(config)
+
+
+def build_optimizer(config: schema_training.OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    match config:
+        case schema_training.AdamConfig():
+            return optim.adam(model, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
+        case schema_training.AdamWConfig():
+            return optim.adamw(
+                model,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                epsilon=config.epsilon,
+                weight_decay=config.weight_decay,
+            )
+        case _:
+            raise AssertionError(config)
+
+
+def build_learning_rate(config: TrainConfig) -> schedule.LearningRate:
+    peak = DEFAULT_PEAK if config.optimizer.lr is None else config.optimizer.lr
+    warmup_steps, max_steps = config.schedule.warmup_steps, config.trainer.max_steps
+    match config.schedule:
+        case schema_training.NoamConfig(factor=factor):
+            return schedule.noam(d_model=config.model.d_model, warmup_steps=warmup_steps, factor=factor)
+        case schema_training.InverseSqrtConfig():
+            return schedule.inverse_sqrt(peak=peak, warmup_steps=warmup_steps)
+        case schema_training.CosineConfig(final_share=final_share):
+            return schedule.cosine(peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share)
+        case schema_training.LinearConfig(final_share=final_share):
+            return schedule.linear(peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share)
+        case schema_training.ConstantConfig():
+            return schedule.constant(peak=peak, warmup_steps=warmup_steps)
+        case _:
+            raise AssertionError(config.schedule)
+
+
+def build_translator(
+    config: schema_training.DecodingConfig,
+    model: Seq2Seq,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    *,
+    max_source_length: int,
+    device: torch.device,
+    autocast_dtype: torch.dtype | None,
+) -> Translator:
+    """`max_source_length` is `data.max_length` of the training: longer sources were never seen."""
+    match config:
+        case schema_training.GreedyConfig():
+            beam_size, length_penalty = 1, 0.0
+        case schema_training.BeamConfig():
+            beam_size, length_penalty = config.beam_size, config.length_penalty
+        case _:
+            raise AssertionError(config)
+    return Translator(
+        model,
+        *tokenizers,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        max_length=config.max_length,
+        max_ratio=config.max_ratio,
+        max_tokens=config.max_tokens,
+        device=device,
+        autocast_dtype=autocast_dtype,
+        max_source_length=max_source_length,
     )
-    num_residuals = max(2 * model.num_encoder_layers, 3 * model.num_decoder_layers)
-    _initialise(built, model, num_residuals=num_residuals)
-    if model.tying is not schema.Tying.none:
-        output.weight = target_table.weight
-    return built
-
-
-class _Parts:
-    """The exchangeable parts, as the configuration chooses them; each call makes new weights."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        self.config = config
-        self.model = config.model
-        # One position scheme for both stacks and all layers: tables are computed once, a learned one is one per stack.
-        self.rotary = self._rotary()
-
-    def dropout(self, place: float | None) -> float:
-        return self.model.dropout if place is None else place
-
-    def embedding(self, table: nn.Embedding) -> Embedding:
-        return Embedding(
-            table,
-            self._added_positions(),
-            scaled=self.model.scale_embedding,
-            dropout=self.dropout(self.model.embedding_dropout),
-        )
-
-    def attention(self) -> MultiHeadAttention:
-        return self._attention(self.rotary)
-
-    def cross_attention(self) -> MultiHeadAttention:
-        # Source and target positions have no common measure: nothing is turned.
-        return self._attention(None)
-
-    def _attention(self, positional: Positional | None) -> MultiHeadAttention:
-        return MultiHeadAttention(
-            self.model.d_model,
-            self.model.num_heads,
-            num_kv_heads=self.model.num_kv_heads,
-            bias=self.model.bias,
-            dropout=self.dropout(self.model.attention_dropout),
-            positional=positional,
-        )
-
-    def feed_forward(self) -> nn.Module:
-        config, model = self.config.feed_forward, self.model
-        dropout = self.dropout(model.activation_dropout)
-        match config.kind:
-            case schema.FeedForwardKind.relu | schema.FeedForwardKind.gelu:
-                activation = F.relu if config.kind is schema.FeedForwardKind.relu else F.gelu
-                return FeedForward(
-                    model.d_model, config.d_ff or model.d_ff, activation=activation, bias=model.bias, dropout=dropout
-                )
-            case schema.FeedForwardKind.swiglu:
-                return SwiGLU(
-                    model.d_model, config.d_ff or _gated_width(model.d_ff), bias=model.bias, dropout=dropout
-                )
-            case _:
-                assert_never(config.kind)
-
-    def residual(self) -> nn.Module:
-        dropout = self.dropout(self.model.residual_dropout)
-        match self.config.norm.placement:
-            case schema.NormPlacement.pre:
-                return PreNorm(self._norm(), dropout)
-            case schema.NormPlacement.post:
-                return PostNorm(self._norm(), dropout)
-            case _:
-                assert_never(self.config.norm.placement)
-
-    def last_norm(self) -> nn.Module:
-        """Pre-norm leaves the stream itself unnormalised; post-norm ends in a norm already."""
-        return self._norm() if self.config.norm.placement is schema.NormPlacement.pre else nn.Identity()
-
-    def _norm(self) -> nn.Module:
-        config = self.config.norm
-        norm: Callable[..., nn.Module]
-        match config.kind:
-            case schema.NormKind.layer:
-                norm = LayerNorm
-            case schema.NormKind.rms:
-                norm = RMSNorm
-            case _:
-                assert_never(config.kind)
-        return norm(self.model.d_model, epsilon=config.epsilon)
-
-    def _added_positions(self) -> Positional:
-        position = self.config.position
-        match position:
-            case schema.SinusoidalConfig():
-                return Sinusoidal(self.model.d_model)
-            case schema.LearnedConfig():
-                return Learned(self.model.d_model, max_length=position.max_length)
-            case _:
-                return Positional()
-
-    def _rotary(self) -> Positional | None:
-        position = self.config.position
-        if isinstance(position, schema.RopeConfig):
-            return Rotary(self.model.d_model // self.model.num_heads, base=position.base)
-        return None
-
-
-def _gated_width(d_ff: int) -> int:
-    """Two thirds, rounded up: three matrices of it have as many parameters as two of `d_ff`."""
-    return -(-d_ff * 2 // (3 * GATED_WIDTH_MULTIPLE)) * GATED_WIDTH_MULTIPLE
-
-
-def _initialise(model: nn.Module, config: schema.ModelConfig, *, num_residuals: int) -> None:
-    match config.initialization:
-        case schema.Initialization.xavier:
-            init.xavier(model)
-        case schema.Initialization.normal:
-            init.small_normal(model, num_residuals=num_residuals)
-        case _:
-            assert_never(config.initialization)
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            init.embedding(module)

@@ -11,7 +11,7 @@ WARMUP = 10  # the first averages forget faster: decay at update u is at most (1
 
 
 class WeightAverage:
-    """Exponential moving average of the parameters: Polyak and Juditsky (1992), in the form of Tarvainen and Valpola (2017).
+    """Exponential moving average of the parameters (Tarvainen and Valpola 2017, section 2).
 
     A tied matrix is averaged once. Buffers are no parameters and stay the model's.
     """

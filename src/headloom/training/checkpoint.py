@@ -35,7 +35,7 @@ def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
             torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:
         # torch reports a short write of its zip file as a RuntimeError without the errno.
@@ -51,8 +51,8 @@ def copy_checkpoint(source: Path, path: Path) -> None:
     """Give `source` a second name, replacing what had it, without a moment in which neither is there."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
     temporary.unlink(missing_ok=True)
-    os.link(source, temporary)
-    os.replace(temporary, path)
+    temporary.hardlink_to(source)
+    temporary.replace(path)
     _sync_folder(path.parent)
 
 
@@ -68,7 +68,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     try:
         contents = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} does not exist: give the path of a checkpoint, such as RUN/checkpoints/best.pt") from error
+        raise CheckpointError(f"{path} does not exist: name a checkpoint, such as RUN/checkpoints/best.pt") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
     except pickle.UnpicklingError as error:

@@ -1,17 +1,17 @@
 """A clean end when the run is asked to stop."""
 
-import signal
+import signal as signals
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signals.SIGINT, signals.SIGTERM)
 
 
 class Interrupt:
     """Which signal asked the run to stop; None while none has."""
 
-    signal: signal.Signals | None = None
+    signal: signals.Signals | None = None
 
 
 @contextmanager
@@ -24,16 +24,16 @@ def noting_interrupts() -> Iterator[Interrupt]:
     previous = {}
 
     def note(number: int, frame: FrameType | None) -> None:
-        interrupt.signal = signal.Signals(number)
+        interrupt.signal = signals.Signals(number)
         restore()
 
     def restore() -> None:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            signals.signal(number, handler)
 
     try:
         for number in SIGNALS:
-            previous[number] = signal.signal(number, note)
+            previous[number] = signals.signal(number, note)
     except ValueError:  # not the main thread
         previous.clear()
     try:

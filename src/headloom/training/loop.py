@@ -183,4 +183,3 @@ class Loop:
     @staticmethod
     def _is_due(every: int | None, step: int) -> bool:
         return every is not None and step % every == 0
-

@@ -9,7 +9,7 @@ from headloom.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
-"""CPU features with which bfloat16 products are faster than float32 ones; without them they are several times slower."""
+"""CPU features with which bfloat16 products are faster than float32 ones; without them they are far slower."""
 
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
