@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from headloom.config.schema import TrainConfig
 from headloom.data import corpora
 from headloom.data.files import written_beside
 from headloom.data.text import Corpus, TextPairs, evenly_spread
-from headloom.data.tokenizer import ByteTokenizer, load_tokenizer
+from headloom.data.tokenizer import ByteTokenizer, load_tokenizer, tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
 from headloom.decoding.translator import Translator
@@ -167,6 +168,12 @@ def _sampling(config: schema_text.TokenizerConfig) -> float:
             return config.sampling_alpha or 0.0
         case _:
             return 0.0
+
+
+def saved_tokenizers(states: dict[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    """Source and target tokenizer of a checkpoint; a joint one is stored once."""
+    source = tokenizer_from_state(states["source"])
+    return source, source if states["target"] is None else tokenizer_from_state(states["target"])
 
 
 def build_task(config: schema_text.TaskConfig) -> TranslationTask:

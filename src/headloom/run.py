@@ -21,11 +21,10 @@ from headloom.config import saved
 from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
 from headloom.config.schema_training import DecodingConfig
 from headloom.data.files import open_parallel, read_lines, written_beside
-from headloom.data.tokenizer import tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.arrival import as_they_arrive
 from headloom.decoding.translator import Translator
-from headloom.errors import CheckpointError, DataError
+from headloom.errors import DataError
 from headloom.models.seq2seq import Seq2Seq
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.memory import keep_freed_memory
@@ -84,7 +83,7 @@ def load_trained(path: Path, *, device: str, precision: str) -> Trained:
     target = choose_device(device)
     contents = load_checkpoint(path, target)
     config = saved.from_plain(contents["config"])
-    source, target_tokenizer = tokenizers_from(contents["tokenizers"])
+    source, target_tokenizer = build.saved_tokenizers(contents["tokenizers"])
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: drawing them must leave no trace
         model = build_model(config, source_vocab_size=source.vocab_size, target_vocab_size=target_tokenizer.vocab_size)
     load_weights(model, contents["model"], path=path)
@@ -94,12 +93,6 @@ def load_trained(path: Path, *, device: str, precision: str) -> Trained:
     return Trained(
         config, model, (source, target_tokenizer), contents["step"], target, autocast_dtype(precision, target)
     )
-
-
-def tokenizers_from(states: dict[str, Any]) -> tuple[Tokenizer, Tokenizer]:
-    """Source and target tokenizer of a checkpoint; a joint one is stored once."""
-    source = tokenizer_from_state(states["source"])
-    return source, source if states["target"] is None else tokenizer_from_state(states["target"])
 
 
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:
@@ -225,22 +218,3 @@ def _run_dir(checkpoint: Path) -> Path:
 def _write_lines(path: Path, lines: list[str]) -> None:
     with written_beside(path) as partial:
         partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
-
-
-def resume_path(resume: str, run_dir: Path) -> Path | None:
-    """The checkpoint that `resume` names; None for a fresh run.
-
-    Raises:
-        CheckpointError: a path was given where no checkpoint is.
-    """
-    if resume == "never":
-        return None
-    if resume == "auto":
-        last = run_dir / "checkpoints" / "last.pt"
-        return last if last.exists() else None
-    path = Path(resume).expanduser()
-    if path.is_dir():
-        path = path / "checkpoints" / "last.pt"
-    if not path.exists():
-        raise CheckpointError(f"resume={resume}: there is no {path}; give a checkpoint, a run's folder, auto or never")
-    return path

@@ -20,7 +20,6 @@ from headloom.insight.dashboard import Dashboard
 from headloom.insight.progress import StepProgress
 from headloom.insight.samples import Sample, sample_rows
 from headloom.nn.attention import recording_attention
-from headloom.run import resume_path, tokenizers_from
 from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
 from headloom.training.interrupt import noting_interrupts
@@ -53,7 +52,7 @@ class TrainingRun:
             torch.set_num_threads(trainer.num_threads)
         self.device = choose_device(trainer.device.name)
         self.dtype = autocast_dtype(trainer.precision.name, self.device)
-        self.resumed_from = resume_path(config.resume, run_dir)
+        self.resumed_from = _resume_path(config.resume, run_dir)
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
         if self.contents is not None:
             _compare(self.contents["config"], saved.to_plain(config))
@@ -67,7 +66,7 @@ class TrainingRun:
         if self.contents is None:
             self.tokenizers = build.build_tokenizers(config.tokenizer, corpus.train, prepared)
         else:
-            self.tokenizers = tokenizers_from(self.contents["tokenizers"])
+            self.tokenizers = build.saved_tokenizers(self.contents["tokenizers"])
         source, target = self.tokenizers
         stores = [
             tokenize_pairs(
@@ -267,3 +266,22 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> lis
         elif before != after:
             changes.append(f"{prefix}{name}={after} (was {before})")
     return changes
+
+
+def _resume_path(resume: str, run_dir: Path) -> Path | None:
+    """The checkpoint that `resume` names; None for a fresh run.
+
+    Raises:
+        CheckpointError: a path was given where no checkpoint is.
+    """
+    if resume == "never":
+        return None
+    if resume == "auto":
+        last = run_dir / "checkpoints" / "last.pt"
+        return last if last.exists() else None
+    path = Path(resume).expanduser()
+    if path.is_dir():
+        path = path / "checkpoints" / "last.pt"
+    if not path.exists():
+        raise CheckpointError(f"resume={resume}: there is no {path}; give a checkpoint, a run's folder, auto or never")
+    return path

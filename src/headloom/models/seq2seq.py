@@ -3,6 +3,7 @@
 Shapes: B batch, S source length, T target length, D model width, V vocabulary,
         N rows of a search (hypotheses of all sentences).
 """
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,6 +3,7 @@
 Shapes: B batch, T query length, S key length, D model width,
         H query heads, G key/value heads (G divides H), K head width.
 """
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,10 +109,17 @@ class MultiHeadAttention(nn.Module):
         """The attention product and the output projection."""
         probability = self.dropout if self.training else 0.0
         if self.recorder is None:
-            out_BHTK = kernels.attend(q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=probability)
+            out_BHTK = kernels.attend(
+                q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=probability
+            )
         else:
             out_BHTK, weights_BHTS = kernels.exact(
-                q_BHTK.float(), k_BGSK.float(), v_BGSK.float(), allowed_BS, causal=causal, dropout_probability=probability
+                q_BHTK.float(),
+                k_BGSK.float(),
+                v_BGSK.float(),
+                allowed_BS,
+                causal=causal,
+                dropout_probability=probability,
             )
             self.recorder(weights_BHTS.detach())
         return self.output(out_BHTK.transpose(1, 2).flatten(-2))

@@ -5,6 +5,7 @@ in the precision of the step.
 
 Shapes: B batch, T query length, S key length, D model width.
 """
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

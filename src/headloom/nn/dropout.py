@@ -13,6 +13,7 @@ restores them, and activation recomputation draws the same ones again.
 
 On other devices `F.dropout` is used: there it is one fused kernel.
 """
+
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache

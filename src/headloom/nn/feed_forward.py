@@ -5,6 +5,7 @@ Shapes: B batch, T length, D model width, F inner width.
 To add a kind, write its class here and give it a name in the schema and an arm
 in `build.py`.
 """
+
 from collections.abc import Callable
 
 from torch import Tensor, nn

@@ -1,4 +1,5 @@
 """Initial weights. Biases start at zero, gains of norms at one, embeddings at the scale they are used at."""
+
 import math
 
 from torch import nn

@@ -7,6 +7,7 @@ chooses. A row that may attend to nothing gives zeros on both.
 Shapes: B batch, T query length, S key length, H query heads, G key/value
         heads (G divides H), K head width.
 """
+
 import math
 
 import torch
@@ -21,7 +22,13 @@ CPU_FUSED_MIN_KEYS = 192
 
 
 def attend(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed_BS: Tensor | None, *, causal: bool, dropout_probability: float
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    allowed_BS: Tensor | None,
+    *,
+    causal: bool,
+    dropout_probability: float,
 ) -> Tensor:
     """Softmax attention (Vaswani et al. 2017, section 3.2.1) as out_BHTK.
 
@@ -36,7 +43,13 @@ def attend(
 
 
 def fused(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed_BS: Tensor | None, *, causal: bool, dropout_probability: float
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    allowed_BS: Tensor | None,
+    *,
+    causal: bool,
+    dropout_probability: float,
 ) -> Tensor:
     """Attention through PyTorch's fused kernels.
 
@@ -59,7 +72,13 @@ def fused(
 
 
 def exact(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed_BS: Tensor | None, *, causal: bool, dropout_probability: float
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    allowed_BS: Tensor | None,
+    *,
+    causal: bool,
+    dropout_probability: float,
 ) -> tuple[Tensor, Tensor]:
     """Attention written out: out_BHTK and the weights_BHTS that made it (before dropout)."""
     B, H, T, K = q_BHTK.shape

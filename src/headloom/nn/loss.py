@@ -5,12 +5,12 @@ the whole update, so gradients do not depend on how an update is split.
 
 Shapes: N targets that count, D model width, V vocabulary, C rows of a chunk.
 """
+
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
 

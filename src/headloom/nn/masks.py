@@ -2,6 +2,7 @@
 
 Shapes: B batch, T query length, S key length.
 """
+
 import torch
 from torch import Tensor
 

@@ -2,6 +2,7 @@
 
 Shapes: B batch, T length, D model width.
 """
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

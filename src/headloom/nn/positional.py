@@ -9,6 +9,7 @@ arm in `build.py`. Nothing else knows the names.
 
 Shapes: B batch, T length, D model width, H heads, K head width.
 """
+
 import math
 
 import torch
