@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from headloom.config import saved, schema
 from headloom.config.options import help_text
 from headloom.config.overrides import Checked, check
-from headloom.config.strict import check_files, refuse_used_folder, to_config
+from headloom.config.strict import check_can_be_written, check_files, refuse_used_folder, to_config
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 
 log = logging.getLogger("headloom")
@@ -82,8 +82,12 @@ def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> in
             return
         if not (flags.hydra_help or flags.info or flags.shell_completion):
             checked = _check(flags, name, conf)
-            if not checked.is_sweep and flags.cfg is None:
-                refuse_used_folder(jobs.base / checked.hydra.hydra.run.dir, checked.configs[0].resume)
+            if flags.cfg is None:
+                section = "sweep" if checked.is_sweep else "run"
+                folder = jobs.base / checked.hydra.hydra[section].dir
+                check_can_be_written(f"hydra.{section}.dir", folder, folder=True)
+                if not checked.is_sweep:
+                    refuse_used_folder(folder, checked.configs[0].resume)
         # Flags first: Hydra does not take them between overrides.
         sys.argv[1:] = [a for a in sys.argv[1:] if a not in flags.overrides] + flags.overrides
         hydra.main(version_base="1.3", config_path=str(conf.resolve()), config_name=name)(jobs.run)()
@@ -190,6 +194,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         raise ConfigError(
             f"--config-name {flags.config_name} is not taken: make it an experiment= of --config-dir FOLDER"
         )
+    modes = [flag for flag in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(flags, flag)]
+    if len(modes) > 1:
+        raise ConfigError(f"--{modes[0]} and --{modes[1]} are two different things to do: choose one".replace("_", "-"))
+    if flags.resolve and flags.cfg is None:
+        raise ConfigError("--resolve has no effect without --cfg: remove it")
     if flags.experimental_rerun is not None:
         raise ConfigError("--experimental-rerun is not taken: a pickle may run code; use resume= or the overrides.yaml")
     return flags

@@ -18,7 +18,8 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from omegaconf import MISSING
 
-from headloom.config.schema import CHOICES, DISCRIMINATORS, ROOTS, EvaluateDataConfig, TrainConfig, TrainerConfig
+from headloom.config.schema import CHOICES, DISCRIMINATORS, ROOTS, EvaluateDataConfig, TrainConfig
+from headloom.config.schema_training import TrainerConfig
 
 TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
@@ -96,7 +97,7 @@ def _groups_text(name: str, conf: Path) -> str:
     defaults: dict[str, str] = {}
     for entry in yaml.safe_load((conf / f"{name}.yaml").read_text(encoding="utf-8"))["defaults"]:
         if isinstance(entry, dict):
-            defaults.update(entry)
+            defaults.update({group: choice for group, choice in entry.items() if not group.startswith("override ")})
     lines = ["Groups (* what it takes when you say nothing):"]
     for group, default in defaults.items():
         choices = [f"{path.stem}{'*' * (path.stem == default)}" for path in sorted((conf / group).glob("*.yaml"))]
@@ -153,7 +154,9 @@ def _root_section(name: str) -> str:
     root = ROOTS[name]
     sections = [f for f in fields(root) if f.type is EvaluateDataConfig]
     parts = [f"# {name}.py\n\n{_summary(root)}\n\n{_table('', _options(root), root)}"]
-    parts += [f"{_summary(s.type)}\n\n{_table(s.name, _options(s.type), s.type)}" for s in sections]
+    for field in sections:
+        section: Any = field.type
+        parts.append(f"{_summary(section)}\n\n{_table(field.name, _options(section), section)}")
     groups = [f.name for f in fields(root) if f.name in CHOICES and f not in sections]
     return "\n".join([*parts, f"Groups: {', '.join(f'`{group}`' for group in groups)}, described below.\n"])
 

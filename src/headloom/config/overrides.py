@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from headloom.config.schema import CHOICES
+from headloom.config.schema_training import TrainerConfig
 from headloom.config.strict import check_files, explain, suggestion, takes, to_config
 from headloom.errors import ConfigError
 
@@ -86,8 +87,9 @@ class _Checker:
         self.base = base
         self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
         parsed = [self._parse(text) for text in overrides]
-        self.hydra_groups = [o for o in parsed if o.is_hydra_override() and self._is_group(o)]
-        self.hydra_values = [o for o in parsed if o.is_hydra_override() and not self._is_group(o)]
+        self.hydra_values = [o for o in parsed if o.key_or_group.startswith("hydra.")]
+        self.hydra_groups = [o for o in parsed if o.key_or_group.startswith("hydra/") and self._is_group(o)]
+        self.hydra_values += [o for o in parsed if o.key_or_group.startswith("hydra/") and not self._is_group(o)]
         self.overrides = [o for o in parsed if not o.is_hydra_override()]
         self.composed: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}
 
@@ -170,7 +172,15 @@ class _Checker:
         return name in GROUPS[self.name] or (name.startswith("hydra/") and bool(self._choices(name)))
 
     def _choices(self, group: str) -> list[str]:
-        return list(self.loader.get_group_options(group))
+        names = set(self.loader.get_group_options(group))
+        for folder in self._folders_searched():
+            names |= {path.stem for path in (folder / group).glob("*.yaml")}
+        return sorted(names)
+
+    def _folders_searched(self) -> list[Path]:
+        """Folders of YAML files besides conf/; Hydra's loader knows them only while it composes."""
+        paths = [path for o in self.hydra_values if o.key_or_group == "hydra.searchpath" for path in _listed(o.value())]
+        return [self.base / path.removeprefix("file://") for path in paths if not path.startswith("pkg://")]
 
     def _check_choice(self, override: Override) -> None:
         group, chosen = override.key_or_group, override.value()
@@ -247,6 +257,10 @@ def _names(node: DictConfig, prefix: str = "") -> list[str]:
     return names
 
 
+def _listed(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
 def _refuse_plus(override: Override) -> None:
     if override.is_add():
         plain = str(override.input_line).lstrip("+")
@@ -258,7 +272,18 @@ def _quoted(value: str) -> str:
 
 
 def _explain_composition(error: HydraException) -> str:
-    """What is wrong in a YAML file, in one line: Hydra names the file, OmegaConf the key."""
-    cause = error.__cause__
-    where = str(error).split("\n", 1)[0]
-    return f"{where.partition(':')[0]}: {explain(cause)}" if isinstance(cause, OmegaConfBaseException) else where
+    """What is wrong in a YAML file, in one line: Hydra names the file, OmegaConf the key in a line of its own."""
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        return explain(error.__cause__)
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    keys = [line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")]
+    if not keys or len(lines) < 2:
+        return lines[0]
+    where = lines[0].partition(": ")[0]
+    if f"Key '{keys[0].rpartition('.')[2]}' not in" not in lines[1]:
+        return f"{where}: {keys[0]}: {lines[1]}"
+    schemas: list[tuple[str, type[Any]]] = [
+        (group, schema) for group, choices in CHOICES.items() for schema in choices.values()
+    ]
+    known = {f"{g}.{f.name}": None for g, schema in [*schemas, ("trainer", TrainerConfig)] for f in fields(schema)}
+    return f"{where}: '{keys[0]}' is not an option{suggestion(keys[0], known)}"

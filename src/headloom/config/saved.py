@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from headloom.config.schema import CHOICES, DISCRIMINATORS, TrainConfig
+from headloom.config.strict import explain
 from headloom.errors import CheckpointError, ConfigError
 
 
@@ -51,7 +52,7 @@ def from_plain(plain: dict[str, Any]) -> TrainConfig:
         _refuse_unknown(plain, config, "")
         restored = OmegaConf.to_object(OmegaConf.merge(config, plain))
     except (OmegaConfBaseException, ConfigError) as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = explain(error) if isinstance(error, OmegaConfBaseException) else str(error)
         raise CheckpointError(f"the saved configuration does not suit this version: {reason}") from error
     assert isinstance(restored, TrainConfig)
     return restored

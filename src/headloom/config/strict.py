@@ -63,7 +63,7 @@ def check_files(config: Any) -> None:
             continue
         place = next(((cls, name) for cls in type(owner).__mro__ if (cls, name) in CREATED | FOLDERS | EITHER), None)
         if place in CREATED or option == "output":
-            _check_can_be_written(option, value, folder=place in CREATED)
+            check_can_be_written(option, value, folder=place in CREATED)
         elif not value.exists():
             raise ConfigError(f"{option}={value} does not exist: check the path")
         elif place in FOLDERS and not value.is_dir():
@@ -77,6 +77,22 @@ def check_files(config: Any) -> None:
         raise ConfigError(f"resume={config.resume} does not exist: give a checkpoint, a run's folder, auto or never")
     if isinstance(config, TrainConfig) and isinstance(config.data, ParallelConfig):
         _refuse_one_file_twice(config.data)
+
+
+def check_can_be_written(option: str, path: Path, *, folder: bool) -> None:
+    """`path` can be made or written to: a folder with all that leads to it, a file in a folder that is there.
+
+    Raises:
+        ConfigError: something else is in its place, or its folder is missing or does not allow it.
+    """
+    if path.exists() and path.is_dir() is not folder:
+        is_, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise ConfigError(f"{option}={path} is a {is_}: name a {wanted}")
+    nearest = path if path.exists() else next(parent for parent in path.parents if parent.exists())
+    if not folder and not path.parent.is_dir():
+        raise ConfigError(f"{option}={path} cannot be written: there is no folder {path.parent}; make it first")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigError(f"{option}={path} cannot be written: {nearest} does not allow it; choose another place")
 
 
 def refuse_used_folder(run_dir: Path, resume: str) -> None:
@@ -207,17 +223,6 @@ def _make_paths_absolute(config: Any, base: Path) -> None:
 def _absolute(path: Path, base: Path) -> Path:
     """`Path.resolve` would follow links, and the saved configuration should name what the user named."""
     return Path(os.path.abspath(base / path.expanduser()))  # noqa: PTH100
-
-
-def _check_can_be_written(option: str, path: Path, *, folder: bool) -> None:
-    if path.exists() and path.is_dir() is not folder:
-        is_, wanted = ("file", "folder") if folder else ("folder", "file")
-        raise ConfigError(f"{option}={path} is a {is_}: name a {wanted}")
-    nearest = path if path.exists() else next(parent for parent in path.parents if parent.exists())
-    if not folder and not path.parent.is_dir():
-        raise ConfigError(f"{option}={path} cannot be written: there is no folder {path.parent}; make it first")
-    if not os.access(nearest, os.W_OK):
-        raise ConfigError(f"{option}={path} cannot be written: {nearest} does not allow it; choose another place")
 
 
 def _refuse_one_file_twice(data: ParallelConfig) -> None:

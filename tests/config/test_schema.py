@@ -1,0 +1,144 @@
+"""Rules between options, and ranges (B85)."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from headloom.config.schema import CHOICES, TrainConfig
+from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
+from headloom.config.schema_model import LearnedConfig, RopeConfig, Seq2SeqConfig, SinusoidalConfig, Tying
+from headloom.config.schema_text import BpeConfig, TranslationConfig, UnigramConfig
+from headloom.config.schema_training import (
+    AdamConfig,
+    BeamConfig,
+    CosineConfig,
+    Device,
+    NoamConfig,
+    Precision,
+    TrainerConfig,
+)
+from headloom.errors import ConfigError
+
+DEFAULTS = {
+    "model": "seq2seq",
+    "position": "sinusoidal",
+    "norm": "pre",
+    "feed_forward": "relu",
+    "tokenizer": "bpe",
+    "task": "translation",
+    "data": "copy",
+    "optimizer": "adam",
+    "schedule": "constant",
+    "decoding": "greedy",
+}
+
+
+def config(**parts: Any) -> TrainConfig:
+    return TrainConfig(**{group: CHOICES[group][choice]() for group, choice in DEFAULTS.items()} | parts)
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "option"),
+    [
+        (Seq2SeqConfig, {"dropout": 1.0}, "model.dropout=1.0"),
+        (Seq2SeqConfig, {"dropout": -0.1}, "model.dropout=-0.1"),
+        (Seq2SeqConfig, {"attention_dropout": math.nan}, "model.attention_dropout=nan"),
+        (Seq2SeqConfig, {"num_decoder_layers": 0}, "model.num_decoder_layers=0"),
+        (Seq2SeqConfig, {"num_heads": 0}, "model.num_heads=0"),
+        (Seq2SeqConfig, {"d_model": 64, "num_heads": 3}, "model.d_model=64 is not a multiple of model.num_heads=3"),
+        (Seq2SeqConfig, {"num_kv_heads": 3}, "model.num_kv_heads=3 does not divide model.num_heads=8"),
+        (LearnedConfig, {"max_length": 0}, "position.max_length=0"),
+        (RopeConfig, {"base": math.inf}, "position.base=inf"),
+        (BpeConfig, {"dropout": 1.0}, "tokenizer.dropout=1.0"),
+        (BpeConfig, {"target_model": "a.model"}, "tokenizer.target_model has no effect with tokenizer.joint=true"),
+        (UnigramConfig, {"sampling_alpha": 0.0}, "tokenizer.sampling_alpha=0.0"),
+        (TranslationConfig, {"label_smoothing": 1.0}, "task.label_smoothing=1.0"),
+        (SyntheticConfig, {"max_symbols": 3, "min_length": 4}, "data.max_symbols=3 is below data.min_length=4"),
+        (AdamConfig, {"lr": math.nan}, "optimizer.lr=nan"),
+        (AdamConfig, {"lr": 0.0}, "optimizer.lr=0.0"),
+        (AdamConfig, {"lr": math.inf}, "optimizer.lr=inf"),
+        (AdamConfig, {"beta2": 1.0}, "optimizer.beta2=1.0"),
+        (CosineConfig, {"final_share": 1.5}, "schedule.final_share=1.5"),
+        (NoamConfig, {"warmup_steps": 0}, "schedule.warmup_steps=0"),
+        (TrainerConfig, {"max_steps": 0}, "trainer.max_steps=0"),
+        (TrainerConfig, {"max_steps": -1}, "trainer.max_steps=-1"),
+        (TrainerConfig, {"average_decay": 1.0}, "trainer.average_decay=1.0"),
+        (TrainerConfig, {"patience": 2, "evaluate_every": None}, "trainer.patience has no effect"),
+        (TrainerConfig, {"device": Device.cpu, "precision": Precision.float16}, "trainer.precision=float16"),
+        (BeamConfig, {"beam_size": 0}, "decoding.beam_size=0"),
+        (BeamConfig, {"length_penalty": math.nan}, "decoding.length_penalty=nan"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_by_name(schema: Any, values: dict[str, Any], option: str) -> None:
+    """B85."""
+    with pytest.raises(ConfigError) as error:
+        schema(**values)
+    assert str(error.value).startswith(option)
+    assert ": " in str(error.value)  # and what to do
+
+
+def test_the_widest_values_of_a_range_are_taken() -> None:
+    Seq2SeqConfig(dropout=0.0, num_kv_heads=1, num_encoder_layers=1)
+    CosineConfig(final_share=1.0, warmup_steps=0)
+    TrainerConfig(max_steps=1, patience=1, max_grad_norm=None)
+    BpeConfig(character_coverage=1.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"position": RopeConfig(), "model": Seq2SeqConfig(d_model=24, num_heads=8)},
+            "position=rope needs an even head width",
+        ),
+        (
+            {"position": SinusoidalConfig(), "model": Seq2SeqConfig(d_model=7, num_heads=1)},
+            "position=sinusoidal needs an even",
+        ),
+        ({"position": LearnedConfig(max_length=100)}, "data.max_length=256 passes the table of position=learned"),
+        ({"tokenizer": BpeConfig(joint=False)}, "model.tying=all needs one vocabulary for both sides"),
+        (
+            {"schedule": NoamConfig(), "optimizer": AdamConfig(lr=1e-3)},
+            "optimizer.lr=0.001 has no effect with schedule=noam",
+        ),
+        ({"resume": ""}, "resume is empty"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(**parts)
+    assert message in str(error.value)
+
+
+def test_options_that_agree_are_taken() -> None:
+    config(tokenizer=BpeConfig(joint=False), model=Seq2SeqConfig(tying=Tying.decoder))
+    config(schedule=NoamConfig())
+    config(position=RopeConfig())
+
+
+def test_the_option_that_records_a_choice_follows_its_group() -> None:
+    rope = CHOICES["position"]["rope"]()
+    with pytest.raises(ConfigError, match=r"position\.kind=none contradicts position=rope: choose position=none"):
+        replace(rope, kind=CHOICES["position"]["none"]().kind)
+
+
+def test_validation_pairs_come_from_files_or_from_a_share_and_not_from_both() -> None:
+    files = {"source": "a", "target": "b"}
+    assert ParallelConfig(**files).share_split_off == 0.01  # type: ignore[arg-type]
+    assert TsvConfig(path="a", valid_share=0.2).share_split_off == 0.2  # type: ignore[arg-type]
+    assert TsvConfig(path="a", valid_path="b").share_split_off is None  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"data\.valid_share has no effect with validation files"):
+        TsvConfig(path="a", valid_path="b", valid_share=0.1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"data\.valid_source needs data\.valid_target beside it"):
+        ParallelConfig(**files, valid_source="c")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in CHOICES.items() for c in choices])
+def test_the_name_of_a_choice_is_the_one_that_its_dataclass_records(group: str, choice: str) -> None:
+    """Group, key path and section of the saved configuration are one word."""
+    node = OmegaConf.structured(CHOICES[group][choice])
+    assert node["placement" if group == "norm" else "kind"].name == choice
