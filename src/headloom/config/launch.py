@@ -6,6 +6,7 @@ knows nothing of models.
 """
 
 import argparse
+import gc
 import logging
 import math
 import os
@@ -99,15 +100,21 @@ def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> in
     return status or jobs.status()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Outcome:
-    number: str
+    """What became of one job."""
+
+    number: int
     options: str
-    seconds: float
-    metric: float
     metric_name: str
-    failure: str | None
-    status: int
+    metric: float = math.nan
+    failure: str | None = None
+    status: int = 0
+    elapsed_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        result = f"ok      {self.metric_name} {self.metric:.4g}" if self.failure is None else f"failed  {self.failure}"
+        return f"{self.number:>4}  {result}  ({self.elapsed_seconds:.1f} s)  {self.options}"
 
 
 class _Jobs:
@@ -123,29 +130,34 @@ class _Jobs:
         self.is_sweep = hydra_config.mode is RunMode.MULTIRUN
         run_dir = Path(hydra_config.runtime.output_dir)
         overrides = list(hydra_config.overrides.task)
+        number = hydra_config.job.num if self.is_sweep else 0
+        outcome = _Outcome(number, " ".join(overrides), OmegaConf.select(composed, "task.headline").name)
+        self.outcomes.append(outcome)
         started_at = time.monotonic()
-        metric, failure, status = math.nan, None, 0
         try:
             config = to_config(composed, self.base)
             check_files(config)
             refuse_used_folder(run_dir, config.resume)
             _write_record(run_dir, config, overrides)
-            metric = float(self.work(config, run_dir))
+            outcome.metric = float(self.work(config, run_dir))
         except OF_THE_USER as error:
-            failure = f"{type(error).__name__}: {_one_line(error)}"
-            log.error("%s", failure if self.is_sweep else _one_line(error))
-            status = STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
+            log.error("%s", _one_line(error))
+            outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
+            outcome.status = STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
         except Exception as error:
-            failure = f"{type(error).__name__}: {_one_line(error)}"
             log.exception("the run failed")
-            status = STATUS_FAILED
-        number = str(hydra_config.job.num) if self.is_sweep else ""
-        name = OmegaConf.select(composed, "task.headline").name
-        elapsed_seconds = time.monotonic() - started_at
-        self.outcomes.append(_Outcome(number, " ".join(overrides), elapsed_seconds, metric, name, failure, status))
-        if failure is not None and self.is_sweep and not _runs_here(hydra_config):
-            raise JobFailed(failure)
-        return metric
+            outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
+            outcome.status = STATUS_FAILED
+        except BaseException:  # Ctrl-C, or the clean end after a signal: there is no next job
+            outcome.failure, outcome.status = "interrupted", STATUS_INTERRUPTED
+            raise
+        finally:
+            outcome.elapsed_seconds = time.monotonic() - started_at
+        if outcome.failure is not None:
+            gc.collect()  # cycles of the failed job may hold its tensors: the next one needs the memory
+            if self.is_sweep and not _runs_here(hydra_config):
+                raise JobFailed(outcome.failure)
+        return outcome.metric
 
     def status(self) -> int:
         """The exit status of all jobs together."""
@@ -158,13 +170,9 @@ class _Jobs:
         """What became of each job of a sweep, on stderr."""
         if not self.is_sweep:
             return
-        lines = []
-        for o in self.outcomes:
-            result = f"failed  {o.failure}" if o.failure is not None else f"ok      {o.metric_name} {o.metric:.4g}"
-            lines.append(f"{o.number:>4}  {result}  ({o.seconds:.1f} s)  {o.options}\n")
         num_failed = sum(outcome.failure is not None for outcome in self.outcomes)
-        lines.append(f"{len(self.outcomes) - num_failed} of {len(self.outcomes)} jobs ok, {num_failed} failed\n")
-        sys.stderr.write("".join(lines))
+        total = f"{len(self.outcomes) - num_failed} of {len(self.outcomes)} jobs ok, {num_failed} failed"
+        sys.stderr.write("\n".join([*map(str, self.outcomes), total, ""]))
 
 
 def _runs_here(hydra_config: Any) -> bool:

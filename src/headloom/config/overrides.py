@@ -141,6 +141,8 @@ class _Checker:
         return composed, config
 
     def _check_hydra(self, hydra: DictConfig, is_sweep: bool) -> None:
+        if not self.hydra_values:
+            return
         known = [*_names(hydra), *(f"hydra/{group}" for group in self.loader.list_groups("hydra"))]
         for override in self.hydra_values:
             if not override.key_or_group.startswith(FREE):
@@ -282,8 +284,7 @@ def _explain_composition(error: HydraException) -> str:
     where = lines[0].partition(": ")[0]
     if f"Key '{keys[0].rpartition('.')[2]}' not in" not in lines[1]:
         return f"{where}: {keys[0]}: {lines[1]}"
-    schemas: list[tuple[str, type[Any]]] = [
-        (group, schema) for group, choices in CHOICES.items() for schema in choices.values()
-    ]
-    known = {f"{g}.{f.name}": None for g, schema in [*schemas, ("trainer", TrainerConfig)] for f in fields(schema)}
+    schemas: list[tuple[str, type[Any]]] = [("trainer", TrainerConfig)]
+    schemas += [(group, schema) for group, choices in CHOICES.items() for schema in choices.values()]
+    known = {f"{group}.{field.name}": None for group, schema in schemas for field in fields(schema)}
     return f"{where}: '{keys[0]}' is not an option{suggestion(keys[0], known)}"
