@@ -1,4 +1,4 @@
-"""A model small enough that a test with it takes milliseconds."""
+"""A model small enough that a test with it takes milliseconds, and one thread for it: two would be slower."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,6 +13,18 @@ from headloom.nn.blocks import DecoderBlock, EncoderBlock, PreNorm
 from headloom.nn.feed_forward import FeedForward
 from headloom.nn.norm import LayerNorm
 from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Handing a tiny tensor to a second thread costs more than the thread saves."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """What fails once fails again."""
+    torch.manual_seed(0)
 
 
 def tiny_model(

@@ -113,14 +113,15 @@ class MultiHeadAttention(nn.Module):
                 q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=probability
             )
         else:
-            out_BHTK, weights_BHTS = kernels.exact(
-                q_BHTK.float(),
-                k_BGSK.float(),
-                v_BGSK.float(),
-                allowed_BS,
-                causal=causal,
-                dropout_probability=probability,
-            )
+            with torch.autocast(q_BHTK.device.type, enabled=False):
+                out_BHTK, weights_BHTS = kernels.exact(
+                    q_BHTK.float(),
+                    k_BGSK.float(),
+                    v_BGSK.float(),
+                    allowed_BS,
+                    causal=causal,
+                    dropout_probability=probability,
+                )
             self.recorder(weights_BHTS.detach())
         return self.output(out_BHTK.transpose(1, 2).flatten(-2))
 
