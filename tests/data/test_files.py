@@ -250,3 +250,12 @@ def test_lines_from_a_pipe_come_one_by_one():
         for text in ("one", "two"):
             typed.write(text.encode() + b"\n")
             assert next(arriving) == text
+
+
+def test_a_pipe_instead_of_a_file_is_refused_by_name(tmp_path):
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as stream:
+        stream.write(b"one\n")
+        stream.close()
+        with pytest.raises(DataError, match=f"/dev/fd/{reading} is not a file that can be read twice"):
+            LineFile(Path(f"/dev/fd/{reading}"), cache=tmp_path)

@@ -166,3 +166,16 @@ def test_ids_are_the_same_after_their_pages_were_given_back(tmp_path):
     before = decoded(tokens)
     tokens.release()
     assert decoded(tokens) == before
+
+
+def test_a_vocabulary_beyond_two_bytes_keeps_its_ids(tmp_path):
+    class Wide(ByteTokenizer):
+        """Byte b has id 70,000 + b."""
+
+        _FIRST = 70_000
+        vocab_size = 70_256
+        fingerprint = "wide"
+
+    tokens = store([("ab", "c")], tmp_path, tokenizer=Wide())
+    assert tokens.source(0).tolist() == [70_097, 70_098, Wide.eos_id]
+    assert tokens.source_ids.dtype == np.int32

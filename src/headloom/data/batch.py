@@ -221,7 +221,7 @@ def _collated(
 def _draw_seeds(seed: int, epoch: int, rows: np.ndarray) -> tuple[int, int]:
     """A 32-bit seed for each side."""
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(np.array([seed, epoch], dtype="<i8").tobytes())
+    digest.update(f"{seed} {epoch}".encode("ascii"))
     digest.update(rows.astype("<i8").tobytes())
     both = digest.digest()
     return int.from_bytes(both[:4], "little"), int.from_bytes(both[4:], "little")

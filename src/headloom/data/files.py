@@ -15,18 +15,19 @@ import gzip
 import hashlib
 import json
 import os
-import secrets
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from headloom.data.text import TextPairs, checked_row, content_hash
+from headloom.data.whole_files import written_beside
 from headloom.errors import ConfigError, DataError
+
+__all__ = ["LineFile", "open_jsonl", "open_parallel", "open_tsv", "read_lines", "written_beside"]
 
 _BLOCK = 1 << 22  # bytes read at a time
 _FORMAT = "1"  # of the index files
@@ -146,20 +147,17 @@ class LineFile:
         """`rule` says in words what `check` asks; a text is checked once for each rule."""
         self.path = Path(path)
         cache.mkdir(parents=True, exist_ok=True)
-        try:
-            plain, self.fingerprint = _plain_file(self.path, cache)
-            if plain.stat().st_size == 0:
-                raise DataError(f"{path} is empty; it must hold at least one line")
-            index = cache / f"{content_hash([_FORMAT, self.fingerprint, rule])[:40]}.lines"
-            if not index.exists():
-                with written_beside(index) as partial:
-                    _index_lines(plain, partial, name=str(path))
-                    if check is not None:
-                        for number, line in enumerate(_LineReader(plain, partial), start=1):
-                            check(line, f"{path}: line {number}")
-            self._reader = _LineReader(plain, index)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        plain, self.fingerprint = _plain_file(self.path, cache)
+        if plain.stat().st_size == 0:
+            raise DataError(f"{path} is empty; it must hold at least one line")
+        index = cache / f"{content_hash([_FORMAT, self.fingerprint, rule])[:40]}.lines"
+        if not index.exists():
+            with written_beside(index) as partial:
+                _index_lines(plain, partial, name=str(path))
+                if check is not None:
+                    for number, line in enumerate(_LineReader(plain, partial), start=1):
+                        check(line, f"{path}: line {number}")
+        self._reader = _LineReader(plain, index)
         if len(self) == 0:
             raise DataError(f"{path} holds no line; it must hold at least one")
 
@@ -231,29 +229,19 @@ class _PairedLines(TextPairs):
             yield self._parse(line, f"{self.name}: line {number}")
 
 
-@contextmanager
-def written_beside(path: Path) -> Iterator[Path]:
-    """A name to write to, renamed to `path` when the block ends well and removed when it does not.
-
-    So `path` is whole or not there, and of two processes that write it at once
-    the last one wins with a whole file.
-    """
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _plain_file(path: Path, cache: Path) -> tuple[Path, str]:
     """`path` itself, or the unpacked copy of it in `cache`; and the hash of its bytes as they are on disk."""
     digest = hashlib.blake2b(digest_size=32)
-    with path.open("rb") as stream:
-        head = stream.read(2)
-        digest.update(head)
-        while block := stream.read(_BLOCK):
-            digest.update(block)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(2)
+            digest.update(head)
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not path.is_file():
+        raise DataError(f"{path} is not a file that can be read twice; write the text to a file")
     if head != b"\x1f\x8b":  # the magic number of gzip, which no UTF-8 text begins with
         return path, digest.hexdigest()
     plain = cache / f"{digest.hexdigest()[:40]}.txt"

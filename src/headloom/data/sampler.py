@@ -50,7 +50,7 @@ class TokenBudgetSampler:
             )
         self._source_lengths, self._target_lengths = source_lengths, target_lengths
         self._max_tokens, self._pad_to_multiple = max_tokens, pad_to_multiple
-        self._seed = seed
+        self._seed = seed & (1 << 64) - 1  # NumPy takes no negative seed
         self._num_rows = len(source_lengths)
         self._num_pools = -(-self._num_rows // pool_size)
         self._pool_size = pool_size

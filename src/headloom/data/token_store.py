@@ -11,9 +11,6 @@ import hashlib
 import json
 import logging
 import mmap
-import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +21,7 @@ from tqdm import tqdm
 
 from headloom.data.text import TextPairs
 from headloom.data.tokenizer_base import Tokenizer
+from headloom.data.whole_files import folder_written_beside
 from headloom.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -135,24 +133,11 @@ def tokenize_pairs(
     store = folder / f"tokens-{key}"
     if not (store / _META).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{store.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-        try:
-            partial.mkdir()
+        with folder_written_beside(store, complete=store / _META) as partial:
             _Writer(partial, source_tokenizer, target_tokenizer, max_length, truncate).write(pairs, description)
-            _publish(partial, store)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     tokens = TokenPairs(store, pairs)
     _report(tokens, description, max_length)
     return tokens
-
-
-def _publish(partial: Path, store: Path) -> None:
-    try:
-        partial.rename(store)
-    except OSError:
-        if not (store / _META).exists():  # not because another run was faster
-            raise
 
 
 def _report(tokens: TokenPairs, description: str, max_length: int) -> None:

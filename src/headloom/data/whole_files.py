@@ -1,0 +1,83 @@
+"""Files and folders that are whole or not there, whatever kills the process while they are written.
+
+What is being written has `.partial-` in its name. A process that is killed
+leaves it behind; it is removed once it is old.
+"""
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_MARK = ".partial-"
+_ABANDONED_AFTER_SECONDS = 2 * 24 * 3600
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A name to write a file to, renamed to `path` when the block ends well and removed when it does not.
+
+    Of two processes that write `path` at once the last one wins, with a whole file.
+    """
+    remove_abandoned(path.parent)
+    partial = _partial_name(path)
+    try:
+        yield partial
+        _to_disk(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_written_beside(path: Path, *, complete: Path) -> Iterator[Path]:
+    """A folder to write files to, renamed to `path` when the block ends well and removed when it does not.
+
+    Of two processes that write `path` at once the first one wins; the other
+    finds the file `complete` in the way and drops its own work.
+    """
+    remove_abandoned(path.parent)
+    partial = _partial_name(path)
+    partial.mkdir()
+    try:
+        yield partial
+        for file in partial.iterdir():
+            _to_disk(file)
+        try:
+            partial.rename(path)
+        except OSError:
+            if not complete.exists():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what a process left half-written in `folder` and nobody has touched for two days."""
+    for partial in folder.glob(f"*{_MARK}*"):
+        files = [partial, *partial.iterdir()] if partial.is_dir() else [partial]
+        try:
+            touched_at = max(file.stat().st_mtime for file in files)
+        except FileNotFoundError:
+            continue  # another process has finished it or removes it now
+        if time.time() - touched_at > _ABANDONED_AFTER_SECONDS:
+            if partial.is_dir():
+                shutil.rmtree(partial, ignore_errors=True)
+            else:
+                partial.unlink(missing_ok=True)
+
+
+def _partial_name(path: Path) -> Path:
+    return path.with_name(f"{path.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until the content is on the disk, so that a rename never survives a power cut that the content does not."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
