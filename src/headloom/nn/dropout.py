@@ -49,6 +49,13 @@ def dropout_add(residual: Tensor, x: Tensor, probability: float) -> Tensor:
     return _CpuDropoutAdd.apply(residual, x, probability)  # type: ignore[no-any-return]
 
 
+def relu_dropout(x: Tensor, probability: float) -> Tensor:
+    """`dropout(relu(x))`. What is above zero afterwards is where the gradient passes, so no mask is kept."""
+    if probability == 0 or x.device.type != "cpu":
+        return dropout(F.relu(x), probability)
+    return _CpuReluDropout.apply(x, probability)  # type: ignore[no-any-return, no-untyped-call]
+
+
 class Dropout(nn.Module):
     """`dropout` as a module: active in training mode only."""
 
@@ -64,36 +71,58 @@ class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
         num_dropped = _num_dropped(probability)
-        ctx.scale = LEVELS / (LEVELS - num_dropped)
+        ctx.scale = _scale(num_dropped)
         keep = _keep(x, num_dropped)
         ctx.save_for_backward(keep)
-        return _masked(x, keep).mul_(ctx.scale)
+        return _masked(x, keep, ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
-        return _masked(gradients[0], keep).mul_(ctx.scale), None
+        return _masked(gradients[0], keep, ctx.scale), None
 
 
 class _CpuDropoutAdd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, probability: float) -> Tensor:
         num_dropped = _num_dropped(probability)
-        ctx.scale = LEVELS / (LEVELS - num_dropped)
+        ctx.scale = _scale(num_dropped)
         ctx.dtype = x.dtype
         keep = _keep(x, num_dropped)
         ctx.save_for_backward(keep)
-        return torch.add(residual, _masked(x, keep), alpha=ctx.scale)
+        if x.dtype is torch.float32:
+            return torch.addcmul(residual, x, keep.float(), value=-ctx.scale)
+        return torch.add(residual, _masked(x, keep, 1.0), alpha=ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (keep,) = ctx.saved_tensors
-        return gradients[0], _masked(gradients[0].to(ctx.dtype), keep).mul_(ctx.scale), None
+        return gradients[0], _masked(gradients[0].to(ctx.dtype), keep, ctx.scale), None
+
+
+class _CpuReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        num_dropped = _num_dropped(probability)
+        ctx.scale = _scale(num_dropped)
+        out = _masked(x, _keep(x, num_dropped), ctx.scale).clamp_min_(0)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(gradients[0], out, 0).mul_(ctx.scale), None
 
 
 def _num_dropped(probability: float) -> int:
     """How many of the 2^16 levels drop an element."""
     return min(round(probability * LEVELS), LEVELS - 1)
+
+
+def _scale(num_dropped: int) -> float:
+    """What kept values are multiplied by."""
+    return LEVELS / (LEVELS - num_dropped)
 
 
 def _keep(x: Tensor, num_dropped: int) -> Tensor:
@@ -103,10 +132,12 @@ def _keep(x: Tensor, num_dropped: int) -> Tensor:
     return torch.ge(bits, num_dropped - LEVELS // 2, out=bits).neg_().view(x.shape)
 
 
-def _masked(x: Tensor, keep: Tensor) -> Tensor:
+def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """`scale` * x where kept, 0 elsewhere."""
     if x.dtype in (torch.bfloat16, torch.float16):
-        return (x.contiguous().view(torch.int16) & keep).view(x.dtype)
-    return x * keep.to(x.dtype).abs_()
+        masked = (x.contiguous().view(torch.int16) & keep).view(x.dtype)
+        return masked if scale == 1 else masked.mul_(scale)
+    return x * keep.to(x.dtype).mul_(-scale)
 
 
 def _random_bits(num_values: int) -> Tensor:

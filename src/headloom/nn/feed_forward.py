@@ -11,11 +11,11 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headloom.nn.dropout import Dropout
+from headloom.nn.dropout import Dropout, relu_dropout
 
 
 class FeedForward(nn.Module):
-    """`down(activation(up(x)))`: Vaswani et al. (2017), section 3.3, equation 2.
+    """`down(activation(up(x)))`: Vaswani et al. (2017), section 3.3, equation 2, for `F.relu`.
 
     Dropout falls on the activation, as in the authors' own code; the paper's
     text mentions only the residual one.
@@ -31,7 +31,12 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.down(self.dropout(self.activation(self.up(x_BTD))))
+        inner_BTF = self.up(x_BTD)
+        if self.activation is F.relu:  # the two in one: this is the widest tensor of the model
+            inner_BTF = relu_dropout(inner_BTF, self.dropout.probability if self.training else 0.0)
+        else:
+            inner_BTF = self.dropout(self.activation(inner_BTF))
+        return self.down(inner_BTF)
 
 
 class SwiGLU(nn.Module):

@@ -80,17 +80,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for start in range(0, N, chunk):
                 h_CD, target_C1 = h_ND[start : start + chunk], target_N[start : start + chunk, None]
                 logits_CV = (h_CD @ w_VD.T).float()
-                best_C = logits_CV.argmax(-1, keepdim=True)
-                log_p_CV = torch.log_softmax(logits_CV, dim=-1)
-                own_C1 = logits_CV.gather(-1, target_C1)
-                log_p_own_C1 = log_p_CV.gather(-1, target_C1)
-                nll -= log_p_own_C1.sum()
-                num_correct += (best_C == target_C1).sum()
+                own_C = logits_CV.gather(-1, target_C1).squeeze(-1)
+                best_C = logits_CV.amax(-1)
+                p_CV = logits_CV.softmax(-1)
+                # The likeliest token has p = exp(best - log z): one softmax serves the loss and its gradient.
+                log_z_C = best_C - p_CV.amax(-1).log()
+                nll += (log_z_C - own_C).sum()
+                num_correct += (own_C == best_C).sum()
                 if smoothing > 0:
-                    log_z_C1 = own_C1 - log_p_own_C1
-                    uniform += (log_z_C1.squeeze(-1) - (h_CD.float() @ sum_D) / V).sum()
+                    uniform += (log_z_C - (h_CD.float() @ sum_D) / V).sum()
                 if wants_gradient:
-                    p_CV = log_p_CV.exp_().to(dtype)
+                    p_CV = p_CV.to(dtype)
                     dh_CD = (p_CV @ w_VD).float()
                     dh_CD -= (1 - smoothing) * w_VD[target_C1.squeeze(-1)].float()
                     dh_CD -= (smoothing / V) * sum_D
