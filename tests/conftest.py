@@ -1,12 +1,19 @@
-"""A model small enough that a test with it takes milliseconds, and one thread for it: two would be slower."""
+"""A model and a configuration small enough that a test with them takes milliseconds, and one thread for them."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from headloom.config.schema import TrainConfig
+from headloom.config.schema_data import CopyConfig
+from headloom.config.schema_model import PreNormConfig, ReluConfig, Seq2SeqConfig, SinusoidalConfig
+from headloom.config.schema_text import CharConfig, TranslationConfig
+from headloom.config.schema_training import AdamConfig, ConstantConfig, GreedyConfig, TrainerConfig
 from headloom.models.seq2seq import Decoder, Embedding, Encoder, Seq2Seq
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.blocks import DecoderBlock, EncoderBlock, PreNorm
@@ -90,3 +97,35 @@ def tiny_model(
 @pytest.fixture
 def make_model() -> Callable[..., Seq2Seq]:
     return tiny_model
+
+
+def tiny_config(folder: Path = Path("unused"), **sections: Any) -> TrainConfig:
+    """A configuration of the smallest sizes: every section has a default.
+
+    `model`, `data` and `trainer` are options to set; another section is its dataclass. `folder` keeps what
+    is prepared.
+    """
+    model = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    data = {"folder": folder, "num_train": 60, "num_valid": 4, "num_symbols": 5, "max_symbols": 6, "max_length": 64}
+    trainer = {"max_steps": 12, "max_tokens": 160, "log_every": 1, "evaluate_every": 4, "save_every": 4}
+    defaults = {
+        "position": SinusoidalConfig(),
+        "norm": PreNormConfig(),
+        "feed_forward": ReluConfig(),
+        "tokenizer": CharConfig(),
+        "task": TranslationConfig(),
+        "optimizer": AdamConfig(),
+        "schedule": ConstantConfig(warmup_steps=4),
+        "decoding": GreedyConfig(max_length=16),
+    }
+    return TrainConfig(
+        model=Seq2SeqConfig(**model | sections.pop("model", {})),
+        data=CopyConfig(**data | sections.pop("data", {})),
+        trainer=TrainerConfig(**trainer | sections.pop("trainer", {})),
+        **defaults | sections,
+    )
+
+
+@pytest.fixture
+def make_config() -> Callable[..., TrainConfig]:
+    return tiny_config
