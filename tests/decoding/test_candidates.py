@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headloom.decoding.candidates import BLOCK, best_tokens, top
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     num_rows=st.integers(1, 4),
     vocab_size=st.integers(8, 24 * BLOCK),

@@ -1,6 +1,5 @@
 """Translation: one line to one line, with an encoder-decoder."""
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +13,6 @@ from headloom.decoding.translator import Translator, evaluating
 from headloom.errors import ConfigError
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.loss import LossSum, sequence_loss
-
-logger = logging.getLogger(__name__)
 
 HEADLINES = {"bleu": True, "chrf": True, "loss": False}
 """Metrics that can choose the best checkpoint, and whether higher is better."""
