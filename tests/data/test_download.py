@@ -60,6 +60,13 @@ def test_a_file_that_cannot_be_fetched_says_what_to_do_in_one_line(tmp_path):
     assert left_in(tmp_path / "data") == []
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused(original, tmp_path):
+    with pytest.raises(
+        DataError, match=r"original\.gz cannot be written to \(File exists\); choose another data\.folder"
+    ):
+        fetch_file(original.as_uri(), original / "kept.gz", sha256=SHA256, size=len(CONTENT))
+
+
 @pytest.fixture
 def index(tmp_path, monkeypatch) -> Path:
     """A folder with the wheel of a project, as the only place where pip looks."""

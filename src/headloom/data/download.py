@@ -167,8 +167,9 @@ def _writable(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
-    except PermissionError as error:
-        raise DataError(f"{folder} cannot be written to ({error.strerror}); choose another data.folder") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{folder} cannot be written to ({reason}); choose another data.folder") from error
 
 
 def _byte_bar(description: str, size: int) -> "tqdm[NoReturn]":
