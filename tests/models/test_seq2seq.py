@@ -99,7 +99,7 @@ def test_a_hidden_state_sees_the_source_and_the_tokens_up_to_its_own(
 @pytest.mark.parametrize(NAMES, EVERY)
 def test_decoding_step_by_step_is_one_forward_pass(build, position, placement, norm, feed_forward, num_kv_heads):
     """B30, B75: also after hypotheses were reordered and sentences have left."""
-    model = build(position, placement, norm, feed_forward, num_kv_heads)
+    model = build(position, placement, norm, feed_forward, num_kv_heads, num_encoder_layers=1)
     source_BS = tokens(3, 6)
     allowed_BS = torch.arange(6) < torch.tensor([4, 6, 2])[:, None]
     beam_size, num_steps = 2, 6
@@ -120,7 +120,7 @@ def test_decoding_step_by_step_is_one_forward_pass(build, position, placement, n
                 prefix_NT, sentence_N = prefix_NT[index_N], sentence_N[index_N]
             token_N = tokens(len(prefix_NT))
             prefix_NT = torch.cat([prefix_NT, token_N[:, None]], dim=1)
-            hidden_NTD = model(source_BS[sentence_N], allowed_BS[sentence_N], prefix_NT)
+            hidden_NTD = model.decoder(prefix_NT, memory_BSD[sentence_N], allowed_BS[sentence_N])
             torch.testing.assert_close(state.step(token_N), model.logits(hidden_NTD[:, -1]), atol=1e-4, rtol=1e-4)
 
 

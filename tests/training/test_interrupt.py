@@ -1,0 +1,45 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from headloom.training.interrupt import SIGNALS, noting_interrupts
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_is_noted_and_the_second_acts_at_once(number):
+    def take_the_second(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(number, take_the_second)
+    try:
+        with noting_interrupts() as interrupt:
+            assert interrupt.signal is None
+            os.kill(os.getpid(), number)
+            assert interrupt.signal is number
+            with pytest.raises(TimeoutError):
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is take_the_second
+    finally:
+        signal.signal(number, before)
+
+
+def test_handlers_are_put_back_whatever_happened():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with pytest.raises(ZeroDivisionError), noting_interrupts():
+        raise ZeroDivisionError
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_outside_the_main_thread_nothing_is_noted_and_nothing_fails():
+    noted = []
+
+    def work() -> None:
+        with noting_interrupts() as interrupt:
+            noted.append(interrupt.signal)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert noted == [None]
