@@ -147,33 +147,36 @@ class TrainingRun:
             trainer.max_tokens,
             trainer.accumulation,
         )
+        loop = Loop(
+            trainer=self.trainer,
+            batches=self.train_batches,
+            checkpoints=self.checkpoints,
+            saved={"config": saved.to_plain(config), "tokenizers": self._tokenizer_states()},
+            validate=self.validate,
+            record=lambda step, values: self.dashboard.record(step, values),
+            progress=lambda step, loss, rate: progress.update(step, loss=loss, tokens_per_second=rate),
+            max_steps=trainer.max_steps,
+            accumulation=trainer.accumulation,
+            log_every=trainer.log_every,
+            evaluate_every=trainer.evaluate_every,
+            save_every=trainer.save_every,
+            patience=trainer.patience,
+        )
+        if self.contents is not None:
+            logger.info("going on from %s at step %d", self.resumed_from, first_step)
+            loop.load_contents(self.contents)
+            # Last of all, since building the parts drew numbers.
+            restore_random_state(self.contents["random"])
+            self.contents = None  # it holds a second copy of everything
+        if loop.is_finished:
+            logger.info("already finished at step %d: raise trainer.max_steps to train on", first_step)
+            return loop.headline
         self.checkpoints.remove_partial()
         with (
             Dashboard(self.run_dir, first_step=first_step) as self.dashboard,
             StepProgress(first_step=first_step, max_steps=trainer.max_steps) as progress,
             noting_interrupts() as interrupt,
         ):
-            loop = Loop(
-                trainer=self.trainer,
-                batches=self.train_batches,
-                checkpoints=self.checkpoints,
-                saved={"config": saved.to_plain(config), "tokenizers": self._tokenizer_states()},
-                validate=self.validate,
-                record=self.dashboard.record,
-                progress=lambda step, loss, rate: progress.update(step, loss=loss, tokens_per_second=rate),
-                max_steps=trainer.max_steps,
-                accumulation=trainer.accumulation,
-                log_every=trainer.log_every,
-                evaluate_every=trainer.evaluate_every,
-                save_every=trainer.save_every,
-                patience=trainer.patience,
-            )
-            if self.contents is not None:
-                logger.info("going on from %s at step %d", self.resumed_from, first_step)
-                loop.load_contents(self.contents)
-                # Last of all, since building the parts drew numbers.
-                restore_random_state(self.contents["random"])
-                self.contents = None  # it holds a second copy of everything
             headline = loop.run(interrupt)
         if interrupt.signal is not None:
             logger.info(

@@ -127,14 +127,14 @@ class DecoderState:
         return self.model.logits(to_step_precision(decoder.norm(x_N1D))[:, 0])
 
     def reorder(self, index_N: Tensor) -> None:
-        """Row i continues what row `index_N[i]` was. Whole sentences may leave; rows stay with their sentence."""
+        """Row i continues what row `index_N[i]` was.
+
+        Rows stay with their sentence; whole sentences may leave, and those that stay keep their order.
+        """
         for cache in self.caches:
             cache.own.reorder(index_N)
-        sentence_B = index_N[:: self.beam_size] // self.beam_size
-        num_sentences = self.caches[0].key_BGSK.size(0)
-        if sentence_B.numel() != num_sentences or not torch.equal(
-            sentence_B, torch.arange(num_sentences, device=index_N.device)
-        ):
+        if index_N.numel() < self.caches[0].key_BGSK.size(0) * self.beam_size:
+            sentence_B = index_N[:: self.beam_size] // self.beam_size
             for cache in self.caches:
                 cache.key_BGSK = cache.key_BGSK.index_select(0, sentence_B)
                 cache.value_BGSK = cache.value_BGSK.index_select(0, sentence_B)

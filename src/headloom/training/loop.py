@@ -83,10 +83,7 @@ class Loop:
         Raises:
             TrainingDiverged: a gradient became NaN or infinite; the last checkpoint is from before.
         """
-        is_done = self.trainer.step >= self.max_steps
-        if is_done:
-            logger.info("already finished: step %d of trainer.max_steps=%d", self.trainer.step, self.max_steps)
-        while not is_done:
+        while not self.is_finished and interrupt.signal is None:
             started_at = time.perf_counter()
             batches = [next(self.batches) for _ in range(self.accumulation)]
             self.interval.data_wait_seconds += time.perf_counter() - started_at
@@ -98,19 +95,26 @@ class Loop:
             step = self.trainer.step
             if is_recorded:
                 self._record(report)
-            is_last = step == self.max_steps or interrupt.signal is not None
-            is_best = False
-            if self._is_due(self.evaluate_every, step) or step == self.max_steps:
-                is_best = self._validate()
-                is_last = is_last or self._is_patience_out()
+            is_best = (self._is_due(self.evaluate_every, step) or step == self.max_steps) and self._validate()
             is_numbered = self._is_due(self.save_every, step)
-            if is_numbered or is_best or is_last:
+            if is_numbered or is_best or self.is_finished or interrupt.signal is not None:
                 self.checkpoints.save(self.contents, step=step, numbered=is_numbered, best=is_best)
-            is_done = is_last or interrupt.signal is not None
+        name = self.trainer.task.headline
+        if self._is_patience_out():
+            logger.info("no better %s in %d validations: training ends", name, self.best.num_worse)
         if interrupt.signal is None and self.best.headline is not None:
-            name = self.trainer.task.headline
             logger.info("best %s=%.4f at step %d: %s", name, self.best.headline, self.best.step, self.checkpoints.best)
+        return self.headline
+
+    @property
+    def headline(self) -> float:
+        """The best value of the headline metric so far; NaN before the first validation."""
         return math.nan if self.best.headline is None else self.best.headline
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to train: all steps are made, or patience ran out."""
+        return self.trainer.step >= self.max_steps or self._is_patience_out()
 
     def contents(self) -> dict[str, Any]:
         """A checkpoint of this moment."""
@@ -175,10 +179,7 @@ class Loop:
         return False
 
     def _is_patience_out(self) -> bool:
-        if self.patience is None or self.best.num_worse < self.patience:
-            return False
-        logger.info("no better %s in %d validations: training ends", self.trainer.task.headline, self.best.num_worse)
-        return True
+        return self.patience is not None and self.best.num_worse >= self.patience
 
     @staticmethod
     def _is_due(every: int | None, step: int) -> bool:
