@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headloom.data.mapped import Ranges
 from headloom.data.sampler import TokenBudgetSampler, ordered_batches
 from headloom.data.token_store import TokenPairs
 from headloom.data.tokenizer_base import Tokenizer
@@ -47,19 +48,10 @@ class Batch:
         )
 
 
-@dataclass(frozen=True)
-class Rows:
-    """One side of a batch: row i is `ids[starts[i] : starts[i] + lengths[i]]`, eos last."""
-
-    ids: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-
-
 def collate(
-    source: Rows, target: Rows, *, source_pad: int, target_pad: int, bos: int, multiple: int, rows: np.ndarray
+    source: Ranges, target: Ranges, *, source_pad: int, target_pad: int, bos: int, multiple: int, rows: np.ndarray
 ) -> Batch:
-    """The padded batch of the two sides; widths are rounded up to `multiple`."""
+    """The padded batch of the two sides, whose rows end in eos; widths are rounded up to `multiple`."""
     source_BS, allowed_BS = _padded(source, fill=source_pad, multiple=multiple)
     target_BT, real_BT = _padded(target, fill=IGNORE, multiple=multiple)
     input_BT = np.empty_like(target_BT)
@@ -76,12 +68,12 @@ def collate(
     )
 
 
-def _padded(side: Rows, *, fill: int, multiple: int) -> tuple[np.ndarray, np.ndarray]:
+def _padded(side: Ranges, *, fill: int, multiple: int) -> tuple[np.ndarray, np.ndarray]:
     width = -(-int(side.lengths.max()) // multiple) * multiple
     column = np.arange(width)
     real = column < side.lengths[:, None]
     out = np.full(real.shape, fill, np.int64)
-    out[real] = side.ids[(side.starts[:, None] + column)[real]]
+    out[real] = side.flat[(side.starts[:, None] + column)[real]]
     return out, real
 
 
@@ -118,13 +110,14 @@ class TrainingBatches:
         self._sampling = sampling
         self._seed = seed
         self._sampler = TokenBudgetSampler(
-            pairs.source_lengths,
-            pairs.target_lengths,
+            pairs.source_side.lengths,
+            pairs.target_side.lengths,
             max_tokens=max_tokens,
             seed=seed,
             pad_to_multiple=pad_to_multiple,
         )
-        self._longest = max(int(pairs.source_lengths.max()), int(pairs.target_lengths.max()))
+        self._longest = max(pairs.source_side.lengths.max(), pairs.target_side.lengths.max())
+        self._pool: _Pool | None = None
 
     @property
     def epoch(self) -> int:
@@ -146,11 +139,11 @@ class TrainingBatches:
         return self
 
     def __next__(self) -> Batch:
-        if self._sampler.at_pool_start:
-            self._pairs.release()
+        if self._pool is None or self._pool.number != self._sampler.pool:
+            self._pool = _Pool(self._sampler.pool, self._sampler.pool_rows(), self._pairs)
         epoch = self._sampler.epoch
         rows = next(self._sampler)
-        source, target = _stored(self._pairs, rows)
+        source, target = self._pool.take(rows)
         source_tokenizer, target_tokenizer = self._tokenizers
         if self._sampling:
             texts = [self._pairs.text(int(row)) for row in rows]
@@ -161,15 +154,28 @@ class TrainingBatches:
                 target = self._drawn(target_tokenizer, [text for _, text in texts], target, seeds[1])
         return _collated(source, target, source_tokenizer, target_tokenizer, rows, multiple=self._pad_to_multiple)
 
-    def _drawn(self, tokenizer: Tokenizer, texts: list[str], plain: Rows, seed: int) -> Rows:
+    def _drawn(self, tokenizer: Tokenizer, texts: list[str], plain: Ranges, seed: int) -> Ranges:
         drawn = []
         for i, ids in enumerate(tokenizer.sample(texts, seed=seed)):
             if len(ids) < self._longest:
                 drawn.append(np.array([*ids, tokenizer.eos_id], dtype=np.int64))
             else:
-                drawn.append(plain.ids[plain.starts[i] :][: plain.lengths[i]].astype(np.int64))
+                drawn.append(plain.flat[plain.starts[i] :][: plain.lengths[i]].astype(np.int64))
         lengths = np.array([len(ids) for ids in drawn], dtype=np.int64)
-        return Rows(np.concatenate(drawn), np.cumsum(lengths) - lengths, lengths)
+        return Ranges(np.concatenate(drawn), np.cumsum(lengths) - lengths, lengths)
+
+
+class _Pool:
+    """The ids of the rows of one pool of the sampler, read from disk at once."""
+
+    def __init__(self, number: tuple[int, int], rows: np.ndarray, pairs: TokenPairs) -> None:
+        self.number = number
+        self._rows = rows
+        self._source, self._target = pairs.load(rows)
+
+    def take(self, rows: np.ndarray) -> tuple[Ranges, Ranges]:
+        places = np.searchsorted(self._rows, rows)
+        return self._source.take(places), self._target.take(places)
 
 
 class EvaluationBatches:
@@ -187,20 +193,13 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         for rows in self._batches:
-            source, target = _stored(self.pairs, rows)
+            source, target = self.pairs.load(rows)
             yield _collated(source, target, *self._tokenizers, rows, multiple=1)
 
 
-def _stored(pairs: TokenPairs, rows: np.ndarray) -> tuple[Rows, Rows]:
-    return (
-        Rows(pairs.source_ids, pairs.source_offsets[rows], pairs.source_lengths[rows]),
-        Rows(pairs.target_ids, pairs.target_offsets[rows], pairs.target_lengths[rows]),
-    )
-
-
 def _collated(
-    source: Rows,
-    target: Rows,
+    source: Ranges,
+    target: Ranges,
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     rows: np.ndarray,

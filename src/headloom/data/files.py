@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import json
 import os
+import struct
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -174,22 +175,29 @@ class LineFile:
 class _LineReader:
     def __init__(self, plain: Path, index: Path) -> None:
         self._plain = plain
-        self._offsets = np.memmap(index, dtype="<i8", mode="r")
-        self._descriptor = os.open(plain, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._descriptor)
+        self._text = _read_only(self, plain)
+        self._offsets = _read_only(self, index)
+        self._num_lines = index.stat().st_size // 8 - 1
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return self._num_lines
 
     def __getitem__(self, row: int) -> str:
-        start, end = self._offsets[checked_row(row, len(self)) :][:2].tolist()
-        return _decoded(os.pread(self._descriptor, end - start, start), f"{self._plain}: line {row + 1}")
+        start, end = struct.unpack("<2q", os.pread(self._offsets, 16, 8 * checked_row(row, len(self))))
+        return _decoded(os.pread(self._text, end - start, start), f"{self._plain}: line {row + 1}")
 
     def __iter__(self) -> Iterator[str]:
         with self._plain.open("rb") as stream:
-            stream.seek(int(self._offsets[0]))
+            stream.seek(struct.unpack("<q", os.pread(self._offsets, 8, 0))[0])
             for number, raw in enumerate(stream, start=1):
                 yield _decoded(raw, f"{self._plain}: line {number}")
+
+
+def _read_only(owner: object, path: Path) -> int:
+    """A descriptor of the file that is closed when `owner` is gone."""
+    descriptor = os.open(path, os.O_RDONLY)
+    weakref.finalize(owner, os.close, descriptor)
+    return descriptor
 
 
 class _ParallelFiles(TextPairs):

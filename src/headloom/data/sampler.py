@@ -10,12 +10,21 @@ does not grow with the corpus.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from headloom.errors import CheckpointError, ConfigError
 
 _ROUNDS = 6  # of the Feistel network; 4 suffice in theory (Luby and Rackoff 1988), small domains want some more
+
+
+class Lengths(Protocol):
+    """A length for each row: an array, or something on disk that reads like one."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
+    def max(self) -> Any: ...
 
 
 class TokenBudgetSampler:
@@ -33,8 +42,8 @@ class TokenBudgetSampler:
 
     def __init__(
         self,
-        source_lengths: np.ndarray,
-        target_lengths: np.ndarray,
+        source_lengths: Lengths,
+        target_lengths: Lengths,
         *,
         max_tokens: int,
         seed: int,
@@ -76,9 +85,13 @@ class TokenBudgetSampler:
         return rows
 
     @property
-    def at_pool_start(self) -> bool:
-        """True before the first batch of a pool: what was read for the one before is not needed again."""
-        return self._batch == 0
+    def pool(self) -> tuple[int, int]:
+        """Epoch and number of the pool that the next batch is from."""
+        return self.epoch, self._pool
+
+    def pool_rows(self) -> np.ndarray:
+        """The rows of that pool, ascending: what will be read next."""
+        return np.sort(np.concatenate(self._current()))
 
     def state(self) -> dict[str, int]:
         """The place of the next batch, with what it depends on."""

@@ -10,7 +10,6 @@ and renamed when whole.
 import hashlib
 import json
 import logging
-import mmap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from headloom.data.text import TextPairs
+from headloom.data.mapped import MappedArray, Ranges
+from headloom.data.text import TextPairs, checked_row
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.whole_files import folder_written_beside
 from headloom.errors import DataError
@@ -35,8 +35,8 @@ _META = "store.json"
 class TokenPairs:
     """Source and target ids of the pairs that are kept, memory-mapped.
 
-    Only pages that were touched lately count as memory of the process;
-    `release` gives them back to the system, which keeps them cached.
+    `source`, `target` and `text` read one row; `load` many at once, with few
+    pages of the files counted as memory of the process meanwhile.
 
     Raises:
         DataError: the folder is no whole store.
@@ -55,51 +55,52 @@ class TokenPairs:
 
     def __init__(self, folder: Path, pairs: TextPairs) -> None:
         self._pairs = pairs
-        self._maps: list[mmap.mmap] = []
         try:
             meta: dict[str, Any] = json.loads((folder / _META).read_bytes())
             self.num_pairs, self.num_truncated = meta["num_pairs"], meta["num_truncated"]
             self.num_long, self.num_empty = meta["num_long"], meta["num_empty"]
             self.num_dropped = self.num_long + self.num_empty
-            num_rows = meta["num_rows"]
-            self.rows = self._map(folder / "rows", "<i8", num_rows)
-            self.source_ids = self._map(folder / "source_ids", meta["source_dtype"], meta["num_source_ids"])
-            self.target_ids = self._map(folder / "target_ids", meta["target_dtype"], meta["num_target_ids"])
-            self.source_offsets = self._map(folder / "source_offsets", "<i8", num_rows + 1)
-            self.target_offsets = self._map(folder / "target_offsets", "<i8", num_rows + 1)
-            self.source_lengths = self._map(folder / "source_lengths", "<i4", num_rows)
-            self.target_lengths = self._map(folder / "target_lengths", "<i4", num_rows)
+            self._rows = MappedArray(folder / "rows", "<i8", meta["num_rows"])
+            self.source_side = _MappedSide(folder, "source", meta)
+            self.target_side = _MappedSide(folder, "target", meta)
         except (OSError, KeyError, ValueError) as error:
             raise DataError(f"the token store {folder} is damaged ({error}); delete the folder") from error
-
-    def _map(self, path: Path, dtype: str, size: int) -> np.ndarray:
-        with path.open("rb") as stream:
-            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        array = np.frombuffer(mapped, dtype=dtype)
-        if len(array) != size:
-            raise ValueError(f"{path.name} has {len(array)} entries instead of {size}")
-        self._maps.append(mapped)
-        return array
+        self.source_lengths = self.source_side.lengths.array
+        self.target_lengths = self.target_side.lengths.array
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows)
 
     def source(self, row: int) -> np.ndarray:
         """Ids of the source, eos last, no bos."""
-        return self.source_ids[self.source_offsets[row] : self.source_offsets[row + 1]]
+        return self.source_side[row]
 
     def target(self, row: int) -> np.ndarray:
         """Ids of the target, eos last, no bos."""
-        return self.target_ids[self.target_offsets[row] : self.target_offsets[row + 1]]
+        return self.target_side[row]
 
     def text(self, row: int) -> tuple[str, str]:
         """The raw pair, uncut."""
-        return self._pairs[int(self.rows[row])]
+        return self._pairs[int(self._rows.array[row])]
 
-    def release(self) -> None:
-        """Give touched pages back to the system; they are read again when needed."""
-        for mapped in self._maps:
-            mapped.madvise(mmap.MADV_DONTNEED)
+    def load(self, rows: np.ndarray) -> tuple[Ranges, Ranges]:
+        """A copy of the sources and the targets of `rows`; quick where `rows` ascend."""
+        return self.source_side.load(rows), self.target_side.load(rows)
+
+
+class _MappedSide:
+    def __init__(self, folder: Path, name: str, meta: dict[str, Any]) -> None:
+        num_rows = meta["num_rows"]
+        self._ids = MappedArray(folder / f"{name}_ids", meta[f"{name}_dtype"], meta[f"num_{name}_ids"])
+        self._offsets = MappedArray(folder / f"{name}_offsets", "<i8", num_rows + 1)
+        self.lengths = MappedArray(folder / f"{name}_lengths", "<i4", num_rows)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        start, end = self._offsets.array[checked_row(row, len(self.lengths)) :][:2].tolist()
+        return self._ids.array[start:end]
+
+    def load(self, rows: np.ndarray) -> Ranges:
+        return self._ids.ranges(self._offsets[rows], self.lengths[rows])
 
 
 def tokenize_pairs(
