@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headloom"
 ENTRY_POINTS = [ROOT / f"{name}.py" for name in ("train", "evaluate", "translate")]
 FLOORS = {
+    "bar": -1,
     "errors": -1,  # everything may raise what a user can cause
     "nn": 0,
     "metrics": 0,

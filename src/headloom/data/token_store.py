@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from headloom.bar import progress_bar
 from headloom.data.mapped import MappedArray, Ranges
 from headloom.data.text import TextPairs, checked_row
 from headloom.data.tokenizer_base import Tokenizer
@@ -195,7 +195,7 @@ class _Writer:
         with (
             ExitStack() as files,
             (self._folder / "rows").open("wb") as rows,
-            tqdm(total=len(pairs), desc=f"tokenising {description}", unit=" pairs", disable=None) as progress,
+            progress_bar(total=len(pairs), desc=f"tokenising {description}", unit=" pairs") as progress,
         ):
             source = _Side(self._folder, "source", self._tokenizers[0], files)
             target = _Side(self._folder, "target", self._tokenizers[1], files)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from headloom.bar import progress_bar
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.search import NOTHING, Hypothesis, beam_search
 from headloom.models.seq2seq import Seq2Seq
@@ -141,12 +141,12 @@ class Translator:
             ValueError: `num_best` is not between 1 and the beam size.
         """
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        hide = True if description is None else None  # None: shown on a terminal only
+        shown = description is not None
         dtype = self.autocast_dtype
         with (
             evaluating(self.model),
             torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),  # converts weights once a call
-            tqdm(total=len(sources), desc=description, unit="sentence", disable=hide) as bar,
+            progress_bar(total=len(sources), desc=description, unit="sentence", is_wanted=shown) as bar,
         ):
             for rows in self._batches([len(source) for source in sources]):
                 batch = self._search_batch([sources[row] for row in rows], num_best)

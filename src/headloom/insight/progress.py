@@ -1,12 +1,13 @@
 """One bar of training steps for a person at a terminal."""
 
 import logging
-import os
 import sys
 from types import TracebackType
 from typing import Any, Self, TextIO
 
 from tqdm import tqdm
+
+from headloom.bar import progress_bar
 
 
 class StepProgress:
@@ -17,15 +18,7 @@ class StepProgress:
     """
 
     def __init__(self, *, first_step: int, max_steps: int) -> None:
-        self._bar = tqdm(
-            desc="train",
-            unit="step",
-            initial=first_step,
-            total=max_steps,
-            file=sys.stderr,
-            disable=_is_disabled(sys.stderr),
-            dynamic_ncols=True,
-        )
+        self._bar = progress_bar(desc="train", unit="step", initial=first_step, total=max_steps)
         self._redirected: list[tuple[logging.StreamHandler[Any], Any]] = []
 
     def __enter__(self) -> Self:
@@ -62,8 +55,3 @@ class _AboveTheBar:
 
     def flush(self) -> None:
         self._stream.flush()
-
-
-def _is_disabled(stream: TextIO) -> bool:
-    """tqdm reads TQDM_DISABLE only when `disable` is not given, so it is read here."""
-    return os.environ.get("TQDM_DISABLE", "") not in ("", "0") or not stream.isatty()

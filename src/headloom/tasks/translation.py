@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from tqdm import tqdm
 
 from headloom import metrics
+from headloom.bar import progress_bar
 from headloom.data.batch import Batch, EvaluationBatches
 from headloom.decoding.translator import Translator, evaluating
 from headloom.errors import ConfigError
@@ -97,7 +97,7 @@ class TranslationTask:
         num_correct = torch.zeros((), dtype=torch.int64, device=device)
         num_targets = 0
         with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
-            for batch in tqdm(batches, desc=f"{description}: loss", unit="batch", leave=False, disable=None):
+            for batch in progress_bar(batches, desc=f"{description}: loss", unit="batch", leave=False):
                 sums = self.loss_sum(model, batch.to(device))
                 nll += sums.nll
                 num_correct += sums.num_correct
