@@ -11,7 +11,7 @@ from headloom.data import token_store
 from headloom.data.text import PairList
 from headloom.data.token_store import TokenPairs, tokenize_pairs
 from headloom.data.tokenizer import ByteTokenizer, train_tokenizer
-from headloom.errors import DataError
+from headloom.errors import ConfigError, DataError
 
 BYTES = ByteTokenizer()
 
@@ -91,6 +91,12 @@ def test_no_pair_and_no_pair_that_fits_are_refused_by_name(tmp_path):
     ):
         store([("a" * 99, "b"), ("a", "")], tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_limit_without_room_for_a_piece_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"data\.max_length=1 "):
+        store([("a", "b")], tmp_path, max_length=1)
+    assert decoded(store([("a", "b")], tmp_path, max_length=2)) == [("a", "b")]
 
 
 def test_chunks_of_any_size_give_the_same_store(tmp_path, monkeypatch):

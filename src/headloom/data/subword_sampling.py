@@ -88,6 +88,7 @@ class BpeDropout(SubwordSampler):
 
     def __init__(self, pieces: Sequence[Piece], *, probability: float) -> None:
         super().__init__(pieces)
+        self._probability = probability
         self._log_dropped, self._log_kept = _log(probability), _log(1.0 - probability)
         self._costs = {text: -score for text, score in self._scores.items()}
         self._prepared = lru_cache(_CACHED_WORDS)(self._prepare)
@@ -100,10 +101,13 @@ class BpeDropout(SubwordSampler):
         symbols, costs = list(plain.symbols), list(plain.costs)
         for at in plain.places[:num_kept]:
             self._merge(symbols, costs, at)
-        num_dropped = 1 + _run_length(random, self._log_dropped)
-        while (best := _best_after(costs, num_dropped)) < math.inf:
+        best = _best_after(costs, 1 + _run_length(random, self._log_dropped))
+        while best < math.inf:
             self._merge(symbols, costs, costs.index(best))
-            num_dropped = _run_length(random, self._log_dropped)
+            if random.random() >= self._probability:
+                best = min(costs, default=math.inf)
+            else:
+                best = _best_after(costs, 1 + _run_length(random, self._log_dropped))
         return [i for symbol in symbols for i in self._ids_of(symbol)]
 
     def _prepare(self, word: str) -> _Merges:
@@ -124,7 +128,7 @@ class BpeDropout(SubwordSampler):
             costs[at] = self._cost(symbols[at], symbols[at + 1])
 
     def _cost(self, left: str, right: str) -> float:
-        if self._user_defined and (left in self._user_defined or right in self._user_defined):
+        if self._user_defined and not self._user_defined.isdisjoint((left, right)):
             return math.inf
         return self._costs.get(left + right, math.inf)
 
@@ -142,8 +146,6 @@ def _run_length(random: Random, log_probability: float) -> int:
 
 def _best_after(costs: list[float], num_dropped: int) -> float:
     """The lowest finite cost when that many of the lowest are left out; infinite when none is left."""
-    if num_dropped == 0:
-        return min(costs, default=math.inf)
     candidates = sorted(cost for cost in costs if cost < math.inf)
     return candidates[num_dropped] if num_dropped < len(candidates) else math.inf
 

@@ -22,7 +22,7 @@ from headloom.data.mapped import MappedArray, Ranges
 from headloom.data.text import TextPairs, checked_row
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.whole_files import folder_written_beside
-from headloom.errors import DataError
+from headloom.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +125,10 @@ def tokenize_pairs(
 
     Raises:
         DataError: there is no pair, or none that can be kept.
+        ConfigError: `max_length` is below 2.
     """
-    assert max_length >= 2, "no room for a piece and eos"
+    if max_length < 2:
+        raise ConfigError(f"data.max_length={max_length} has no room for a piece and eos; set 2 at least")
     if len(pairs) == 0:
         raise DataError(f"{description}: {pairs.name} holds no pair of lines; it must hold at least one")
     content = [pairs.fingerprint, source_tokenizer.fingerprint, target_tokenizer.fingerprint]
