@@ -3,8 +3,10 @@
 import errno
 import os
 import pickle
+import shutil
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +30,48 @@ def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk is full or the folder cannot be written to.
     """
+    with _written_beside(path) as temporary, temporary.open("wb") as file:
+        torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def copy_checkpoint(source: Path, path: Path) -> None:
+    """Give `source` a second name, replacing what had it, without a moment in which neither is there.
+
+    Where the file system has no second names for a file, it is copied.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written to.
+    """
+    with _written_beside(path) as temporary:
+        temporary.unlink(missing_ok=True)
+        try:
+            temporary.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+
+
+@contextmanager
+def _written_beside(path: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `path` when the block is through, and is removed when it fails."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         temporary.replace(path)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:
         # torch reports a short write of its zip file as a RuntimeError without the errno.
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         reason = error.strerror if isinstance(error, OSError) and error.errno != errno.EIO else str(error)
         raise CheckpointError(
             f"{path} cannot be written ({_first_line(reason)}); earlier checkpoints are untouched: "
             "free space or permissions in the folder, then go on with resume=auto"
         ) from error
-
-
-def copy_checkpoint(source: Path, path: Path) -> None:
-    """Give `source` a second name, replacing what had it, without a moment in which neither is there."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    temporary.unlink(missing_ok=True)
-    temporary.hardlink_to(source)
-    temporary.replace(path)
-    _sync_folder(path.parent)
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -66,19 +84,22 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder: name the file, such as {path / 'checkpoints' / 'best.pt'}")
     try:
-        contents = torch.load(path, map_location=device, weights_only=True)
+        with path.open("rb") as file:
+            is_zip = zipfile.is_zipfile(file)
+        # Other formats that torch reads are older, and none of ours.
+        contents = torch.load(path, map_location=device, weights_only=True) if is_zip else None
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist: name a checkpoint, such as RUN/checkpoints/best.pt") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
     except pickle.UnpicklingError as error:
-        if zipfile.is_zipfile(path):
-            raise CheckpointError(
-                f"{path} holds more than tensors and plain values, which could run code when opened: it was not opened"
-            ) from error
-        raise CheckpointError(f"{path} is not a checkpoint, or is damaged") from error
+        raise CheckpointError(
+            f"{path} holds more than tensors and plain values, which could run code when opened: it was not opened"
+        ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint, or is damaged ({_first_line(str(error))})") from error
+    if not is_zip:
+        raise CheckpointError(f"{path} is not a checkpoint, or is damaged")
     if not isinstance(contents, dict) or contents.get("magic") != MAGIC:
         raise CheckpointError(f"{path} is not a checkpoint of Headloom")
     if contents["format"] > FORMAT:

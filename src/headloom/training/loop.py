@@ -76,6 +76,8 @@ class Loop:
     patience: int | None
     interval: Interval = field(default_factory=Interval)
     best: Best = field(default_factory=Best)
+    saved_step: int | None = None
+    """Step of the newest checkpoint."""
 
     def run(self, interrupt: Interrupt) -> float:
         """Train; the best headline reached.
@@ -97,8 +99,10 @@ class Loop:
                 self._record(report)
             is_best = (self._is_due(self.evaluate_every, step) or step == self.max_steps) and self._validate()
             is_numbered = self._is_due(self.save_every, step)
-            if is_numbered or is_best or self.is_finished or interrupt.signal is not None:
-                self.checkpoints.save(self.contents, step=step, numbered=is_numbered, best=is_best)
+            if is_numbered or is_best or self.is_finished:
+                self._save(numbered=is_numbered, best=is_best)
+        if interrupt.signal is not None and self.saved_step != self.trainer.step:
+            self._save(numbered=False, best=False)
         name = self.trainer.task.headline
         if self._is_patience_out():
             logger.info("no better %s in %d validations: training ends", name, self.best.num_worse)
@@ -133,7 +137,12 @@ class Loop:
         self.batches.load_state(contents["data"])
         self.interval = Interval(**contents["interval"])
         self.best = Best(**contents["best"])
+        self.saved_step = self.trainer.step
         return self
+
+    def _save(self, *, numbered: bool, best: bool) -> None:
+        self.checkpoints.save(self.contents, step=self.trainer.step, numbered=numbered, best=best)
+        self.saved_step = self.trainer.step
 
     def _add(self, report: StepReport, elapsed_seconds: float) -> None:
         interval = self.interval

@@ -11,6 +11,9 @@ from headloom.errors import TrainingDiverged
 from headloom.tasks.base import Task
 from headloom.training.averaging import WeightAverage
 
+MIN_LOSS_SCALE = 2.0**-13
+"""Loss scale below which a float16 gradient that still overflows is not the scale's fault."""
+
 
 class CountedBatch(Protocol):
     """What the trainer asks of a batch; the rest is between the data and the task."""
@@ -81,7 +84,7 @@ class Trainer:
         update leaves weights, schedule and step count as they were.
 
         Raises:
-            TrainingDiverged: the gradient is not finite and no loss scaler is there to skip it.
+            TrainingDiverged: the gradient is not finite and no loss scaler is there to skip it, or none helps.
         """
         learning_rate = self.learning_rate(self.step)
         for group in self.optimizer.param_groups:
@@ -114,13 +117,11 @@ class Trainer:
         report.grad_norm = self._clip()
         if not report.grad_norm.isfinite():
             if not self.scaler.is_enabled():
-                raise TrainingDiverged(
-                    f"step {self.step}: loss {report.loss.item() / num_targets:.4g}, gradient norm "
-                    f"{report.grad_norm.item():.4g}. Lower optimizer.lr, lengthen schedule.warmup_steps, or set "
-                    "trainer.precision=float32"
-                )
+                raise self._diverged(report, "trainer.precision=float32")
             self.scaler.step(self.optimizer)  # float16 overflowed: updates nothing, and notes it for update()
             self.scaler.update()
+            if self.scaler.get_scale() < MIN_LOSS_SCALE:
+                raise self._diverged(report, "trainer.precision=bfloat16")
             return self._skipped(report)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -135,6 +136,13 @@ class Trainer:
         self.num_skipped += 1
         report.skipped = True
         return report
+
+    def _diverged(self, report: StepReport, other_precision: str) -> TrainingDiverged:
+        return TrainingDiverged(
+            f"step {self.step}: loss {report.loss.item() / report.num_targets:.4g}, gradient norm "
+            f"{report.grad_norm.item():.4g}. Lower optimizer.lr, lengthen schedule.warmup_steps, or set "
+            f"{other_precision}"
+        )
 
     def _clip(self) -> Tensor:
         """The norm of the whole gradient before it is clipped; a tied matrix counts once."""

@@ -1,0 +1,64 @@
+"""Batches by hand and a trainer of the smallest sizes, for every test of updates."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headloom.build_model import build_model
+from headloom.data.batch import Batch
+from headloom.nn.loss import IGNORE
+from headloom.tasks.translation import TranslationTask
+from headloom.training.trainer import Trainer
+
+V, PAD, BOS = 23, 0, 1
+
+
+def words(target_lengths: Sequence[int], *, seed: int = 0, source_length: int = 5) -> Batch:
+    """A batch of random tokens with targets of these lengths; 0: a row without targets."""
+    generator = torch.Generator().manual_seed(seed)
+    B, T = len(target_lengths), max(*target_lengths, 1)
+    target_BT = torch.randint(2, V, (B, T), generator=generator)
+    real_BT = torch.arange(T) < torch.tensor(target_lengths)[:, None]
+    input_BT = torch.cat([torch.full((B, 1), BOS), target_BT[:, :-1]], dim=1).masked_fill(~real_BT, PAD)
+    return Batch(
+        source_BS=torch.randint(2, V, (B, source_length), generator=generator),
+        source_allowed_BS=None,
+        target_input_BT=input_BT,
+        target_BT=target_BT.masked_fill(~real_BT, IGNORE),
+        num_targets=sum(target_lengths),
+        rows=np.arange(B),
+    )
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., Batch]:
+    return words
+
+
+@pytest.fixture
+def make_trainer(make_config) -> Callable[..., Trainer]:
+    def make(
+        *,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = lambda model: torch.optim.SGD(model.parameters()),
+        learning_rate: Callable[[int], float] = lambda step: 1.0,
+        label_smoothing: float = 0.1,
+        dropout: float = 0.0,
+        **options: Any,
+    ) -> Trainer:
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            config = make_config(model={"dropout": dropout})
+            model = build_model(config, source_vocab_size=V, target_vocab_size=V)
+        return Trainer(
+            model,
+            TranslationTask(label_smoothing=label_smoothing, headline="loss"),
+            optimizer(model),
+            learning_rate=learning_rate,
+            device=torch.device("cpu"),
+            **options,
+        )
+
+    return make
