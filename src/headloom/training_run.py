@@ -30,8 +30,14 @@ from headloom.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-FIXED_ON_RESUME = ("model", "position", "norm", "feed_forward", "tokenizer", "task", "data", "seed")
-"""Sections that a resumed run cannot change: weights, ids and the place in the data mean nothing without them."""
+FIXED_ON_RESUME = (
+    *("model.", "position.", "norm.", "feed_forward.", "tokenizer.", "task.", "data.", "seed"),
+    *("optimizer.kind", "trainer.max_tokens", "trainer.pad_to_multiple"),
+)
+"""Options that a resumed run cannot change, by how their names begin: weights, moments, ids and the place in the data
+mean nothing without them."""
+MOVABLE_ON_RESUME = ("data.folder", "data.path")
+"""Where the same data lies; what it holds is compared by its content."""
 MAPPED_TOKENS = (6, 24)
 """Fewest and most tokens a side of the sentence whose attention is drawn, where there is such a one."""
 
@@ -250,24 +256,25 @@ def _compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: such an option was changed.
     """
-    changes = _changes(old, new, "")
-    refused = [change for change in changes if change.split(".", 1)[0].split("=", 1)[0] in FIXED_ON_RESUME]
-    refused = [change for change in refused if not change.startswith(("data.folder=", "data.path="))]
-    if refused:
-        raise CheckpointError(f"a resumed run cannot change {'; '.join(refused)}: leave it, or start a new run")
-    for change in changes:
-        if not change.startswith("resume="):
-            logger.info("resumed with another %s: taken", change)
+    changes = _changes(old, new)
+    changes.pop("resume", None)
+    fixed = [name for name in changes if name.startswith(FIXED_ON_RESUME) and name not in MOVABLE_ON_RESUME]
+    if fixed:
+        refused = "; ".join(f"{name}={changes[name]}" for name in fixed)
+        raise CheckpointError(f"a resumed run cannot change {refused}: leave it, or start a new run")
+    for name, change in changes.items():
+        logger.info("resumed with another %s=%s: taken", name, change)
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> list[str]:
-    changes = []
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The new and the old value of each option that differs, by its name."""
+    changes: dict[str, str] = {}
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changes += _changes(before, after, f"{prefix}{name}.")
+            changes |= _changes(before, after, f"{prefix}{name}.")
         elif before != after:
-            changes.append(f"{prefix}{name}={after} (was {before})")
+            changes[f"{prefix}{name}"] = f"{after} (was {before})"
     return changes
 
 

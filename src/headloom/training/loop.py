@@ -91,9 +91,9 @@ class Loop:
             self.interval.data_wait_seconds += time.perf_counter() - started_at
             is_recorded = (self.trainer.step + 1) % self.log_every == 0 or self.trainer.step + 1 == self.max_steps
             report = self.trainer.train_step(batches, with_layers=is_recorded)
-            self._add(report, time.perf_counter() - started_at)
             if report.skipped:
-                continue
+                continue  # its sums are those of an overflow, and no part of any record
+            self._add(report, time.perf_counter() - started_at)
             step = self.trainer.step
             if is_recorded:
                 self._record(report)

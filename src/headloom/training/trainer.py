@@ -162,8 +162,15 @@ class Trainer:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`; the weights are the caller's to load."""
+        """Go on from `state()`; the weights are the caller's to load.
+
+        The moments of the optimizer are taken, its options (such as a weight
+        decay) stay those of this trainer.
+        """
+        options = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, own in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(own)
         if state["scaler"] and self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None and state["average"] is not None:
