@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headloom.config.schema import TrainConfig
-from headloom.config.schema_data import CopyConfig
+from headloom.config.schema_data import CopyConfig, DataConfig
 from headloom.config.schema_model import PreNormConfig, ReluConfig, Seq2SeqConfig, SinusoidalConfig
 from headloom.config.schema_text import CharConfig, TranslationConfig
 from headloom.config.schema_training import AdamConfig, ConstantConfig, GreedyConfig, TrainerConfig
@@ -102,11 +102,11 @@ def make_model() -> Callable[..., Seq2Seq]:
 def tiny_config(folder: Path = Path("unused"), **sections: Any) -> TrainConfig:
     """A configuration of the smallest sizes: every section has a default.
 
-    `model`, `data` and `trainer` are options to set; another section is its dataclass. `folder` keeps what
-    is prepared.
+    `model`, `data` (of the copy task) and `trainer` are options to set; another section is its dataclass.
+    `folder` keeps what is prepared.
     """
     model = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
-    data = {"folder": folder, "num_train": 60, "num_valid": 4, "num_symbols": 5, "max_symbols": 6, "max_length": 64}
+    copy = {"folder": folder, "num_train": 60, "num_valid": 4, "num_symbols": 5, "max_symbols": 6, "max_length": 64}
     trainer = {"max_steps": 12, "max_tokens": 160, "log_every": 1, "evaluate_every": 4, "save_every": 4}
     defaults = {
         "position": SinusoidalConfig(),
@@ -118,14 +118,15 @@ def tiny_config(folder: Path = Path("unused"), **sections: Any) -> TrainConfig:
         "schedule": ConstantConfig(warmup_steps=4),
         "decoding": GreedyConfig(max_length=16),
     }
+    data = sections.pop("data", {})
     return TrainConfig(
         model=Seq2SeqConfig(**model | sections.pop("model", {})),
-        data=CopyConfig(**data | sections.pop("data", {})),
+        data=data if isinstance(data, DataConfig) else CopyConfig(**copy | data),
         trainer=TrainerConfig(**trainer | sections.pop("trainer", {})),
         **defaults | sections,
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_config() -> Callable[..., TrainConfig]:
     return tiny_config

@@ -10,6 +10,7 @@ import torch
 from headloom import build
 from headloom.build_model import build_model
 from headloom.config import saved
+from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
 from headloom.data.batch import EvaluationBatches, TrainingBatches
 from headloom.data.token_store import tokenize_pairs
@@ -30,14 +31,6 @@ from headloom.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-FIXED_ON_RESUME = (
-    *("model.", "position.", "norm.", "feed_forward.", "tokenizer.", "task.", "data.", "seed"),
-    *("optimizer.kind", "trainer.max_tokens", "trainer.pad_to_multiple"),
-)
-"""Options that a resumed run cannot change, by how their names begin: weights, moments, ids and the place in the data
-mean nothing without them."""
-MOVABLE_ON_RESUME = ("data.folder", "data.path")
-"""Where the same data lies; what it holds is compared by its content."""
 MAPPED_TOKENS = (6, 24)
 """Fewest and most tokens a side of the sentence whose attention is drawn, where there is such a one."""
 
@@ -61,7 +54,7 @@ class TrainingRun:
         self.resumed_from = _resume_path(config.resume, run_dir)
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
         if self.contents is not None:
-            _compare(self.contents["config"], saved.to_plain(config))
+            check_resumed(self.contents["config"], saved.to_plain(config))
         self._prepare_data()
         self._build()
 
@@ -69,6 +62,12 @@ class TrainingRun:
         config = self.config
         prepared = config.data.folder / "prepared"
         corpus = build.build_corpus(config.data)
+        self.corpus_fingerprint = corpus.train.fingerprint
+        if self.contents is not None and self.contents["corpus"] != self.corpus_fingerprint:
+            raise CheckpointError(
+                f"the training pairs of {corpus.name} are not those that {self.resumed_from} was trained on: "
+                "put them back, or start a new run"
+            )
         if self.contents is None:
             self.tokenizers = build.build_tokenizers(config.tokenizer, corpus.train, prepared)
         else:
@@ -120,7 +119,7 @@ class TrainingRun:
         self.trainer = Trainer(
             self.model,
             self.task,
-            build.build_optimizer(config.optimizer, self.model),
+            build.build_optimizer(config.optimizer, self.model, device=self.device),
             learning_rate=build.build_learning_rate(config),
             device=self.device,
             autocast_dtype=self.dtype,
@@ -157,7 +156,11 @@ class TrainingRun:
             trainer=self.trainer,
             batches=self.train_batches,
             checkpoints=self.checkpoints,
-            saved={"config": saved.to_plain(config), "tokenizers": self._tokenizer_states()},
+            saved={
+                "config": saved.to_plain(config),
+                "corpus": self.corpus_fingerprint,
+                "tokenizers": self._tokenizer_states(),
+            },
             validate=self.validate,
             record=lambda step, values: self.dashboard.record(step, values),
             progress=lambda step, loss, rate: progress.update(step, loss=loss, tokens_per_second=rate),
@@ -248,34 +251,6 @@ class TrainingRun:
     def _tokenizer_states(self) -> dict[str, Any]:
         source, target = self.tokenizers
         return {"source": source.state(), "target": None if target is source else target.state()}
-
-
-def _compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Say which options a resumed run changes, and refuse those that its weights or its place in the data rest on.
-
-    Raises:
-        CheckpointError: such an option was changed.
-    """
-    changes = _changes(old, new)
-    changes.pop("resume", None)
-    fixed = [name for name in changes if name.startswith(FIXED_ON_RESUME) and name not in MOVABLE_ON_RESUME]
-    if fixed:
-        refused = "; ".join(f"{name}={changes[name]}" for name in fixed)
-        raise CheckpointError(f"a resumed run cannot change {refused}: leave it, or start a new run")
-    for name, change in changes.items():
-        logger.info("resumed with another %s=%s: taken", name, change)
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """The new and the old value of each option that differs, by its name."""
-    changes: dict[str, str] = {}
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changes |= _changes(before, after, f"{prefix}{name}.")
-        elif before != after:
-            changes[f"{prefix}{name}"] = f"{after} (was {before})"
-    return changes
 
 
 def _resume_path(resume: str, run_dir: Path) -> Path | None:

@@ -1,0 +1,55 @@
+"""Which options a resumed run may change."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from headloom.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+FIXED = (
+    *("model.", "position.", "norm.", "feed_forward.", "tokenizer.", "task.", "data.", "seed"),
+    *("optimizer.kind", "trainer.max_tokens", "trainer.pad_to_multiple"),
+)
+"""How the names of options begin that a resumed run cannot change: weights, moments, ids and the place in the data
+mean nothing without them."""
+
+MOVABLE = frozenset(
+    f"data.{name}"
+    for name in (
+        *("folder", "path", "source", "target"),
+        *("valid_path", "valid_source", "valid_target", "test_path", "test_source", "test_target"),
+    )
+)
+"""Where data lies. That the training pairs are the same is known by their content."""
+
+
+def check_resumed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Say which options a resumed run changes, and refuse those that what it goes on from rests on.
+
+    `old` and `new` are plain values, as `saved.to_plain` makes them.
+
+    Raises:
+        CheckpointError: such an option was changed.
+    """
+    changes = _changes(old, new)
+    changes.pop("resume", None)
+    fixed = [name for name in changes if name.startswith(FIXED) and name not in MOVABLE]
+    if fixed:
+        refused = "; ".join(f"{name}={changes[name]}" for name in fixed)
+        raise CheckpointError(f"a resumed run cannot change {refused}: leave it, or start a new run")
+    for name, change in changes.items():
+        logger.info("resumed with another %s=%s: taken", name, change)
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The new and the old value of each option that differs, by its name."""
+    changes: dict[str, str] = {}
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changes |= _changes(before, after, f"{prefix}{name}.")
+        elif before != after:
+            changes[f"{prefix}{name}"] = f"{after} (was {before})"
+    return changes
