@@ -151,7 +151,7 @@ def our_step(size: str, attention_dropout: bool, precision: str) -> Step:
     trainer = Trainer(
         model,
         build_task(config.task),
-        build_optimizer(config.optimizer, model),
+        build_optimizer(config.optimizer, model, device=device),
         learning_rate=lambda step: LEARNING_RATE,
         device=device,
         autocast_dtype=autocast_dtype(precision, device),

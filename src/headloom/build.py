@@ -25,8 +25,10 @@ from headloom.decoding.translator import Translator
 from headloom.models.seq2seq import Seq2Seq
 from headloom.tasks.translation import TranslationTask
 from headloom.training import optim, schedule
+from headloom.training.muon import Muon
+from headloom.training.precision import has_fast_bfloat16
 
-DEFAULT_PEAK = 1e-3
+DEFAULT_PEAK, DEFAULT_MUON_PEAK = 1e-3, 2e-2
 MAX_TOKENIZER_PAIRS = 2_000_000
 """Pairs a tokenizer is trained on; of a larger corpus as many at equal distances."""
 
@@ -184,7 +186,9 @@ def build_task(config: schema_text.TaskConfig) -> TranslationTask:
             raise AssertionError(config)
 
 
-def build_optimizer(config: schema_training.OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(
+    config: schema_training.OptimizerConfig, model: nn.Module, *, device: torch.device
+) -> torch.optim.Optimizer:
     match config:
         case schema_training.AdamConfig():
             return optim.adam(model, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
@@ -196,12 +200,25 @@ def build_optimizer(config: schema_training.OptimizerConfig, model: nn.Module) -
                 epsilon=config.epsilon,
                 weight_decay=config.weight_decay,
             )
+        case schema_training.MuonConfig():
+            return Muon(
+                model,
+                momentum=config.momentum,
+                adam_share=config.adam_share,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                epsilon=config.epsilon,
+                weight_decay=config.weight_decay,
+                dtype=torch.bfloat16 if has_fast_bfloat16(device) else torch.float32,
+            )
         case _:
             raise AssertionError(config)
 
 
 def build_learning_rate(config: TrainConfig) -> schedule.LearningRate:
-    peak = DEFAULT_PEAK if config.optimizer.lr is None else config.optimizer.lr
+    peak = config.optimizer.lr
+    if peak is None:
+        peak = DEFAULT_MUON_PEAK if isinstance(config.optimizer, schema_training.MuonConfig) else DEFAULT_PEAK
     warmup_steps, max_steps = config.schedule.warmup_steps, config.trainer.max_steps
     match config.schedule:
         case schema_training.NoamConfig(factor=factor):

@@ -67,6 +67,7 @@ from headloom.config.schema_training import (
     GreedyConfig,
     InverseSqrtConfig,
     LinearConfig,
+    MuonConfig,
     NoamConfig,
     OptimizerConfig,
     Precision,
@@ -100,7 +101,7 @@ CHOICES: dict[str, dict[str, type[Any]]] = {
         "copy": CopyConfig,
         "reverse": ReverseConfig,
     },
-    "optimizer": {"adam": AdamConfig, "adamw": AdamWConfig},
+    "optimizer": {"adam": AdamConfig, "adamw": AdamWConfig, "muon": MuonConfig},
     "schedule": {
         "noam": NoamConfig,
         "inverse_sqrt": InverseSqrtConfig,

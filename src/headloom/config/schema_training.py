@@ -12,6 +12,7 @@ from headloom.errors import ConfigError
 class OptimizerKind(Enum):
     adam = "adam"
     adamw = "adamw"
+    muon = "muon"
 
 
 @dataclass(kw_only=True)
@@ -56,6 +57,29 @@ class AdamWConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        rules.at_least("optimizer.weight_decay", self.weight_decay, 0)
+
+
+@dataclass(kw_only=True)
+class MuonConfig(OptimizerConfig):
+    """Orthogonalised momentum for the matrices inside the blocks, AdamW for the rest: Jordan et al. (2024). Learns more
+    from each update than Adam; the update costs more."""
+
+    kind: OptimizerKind = OptimizerKind.muon
+    """The optimizer; set by optimizer=."""
+    lr: float | None = None
+    """Peak learning rate of the matrices inside the blocks. null: 0.02, or what schedule=noam computes."""
+    momentum: float = 0.95
+    """Decay of the running mean of gradients of those matrices, in [0, 1)."""
+    adam_share: float = 0.1
+    """Rate of everything else (embeddings, biases, norms), as a share of the matrices' rate."""
+    weight_decay: float = 0.0
+    """Share of a weight that decays each step, times its learning rate; matrices only, not biases or norms."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.share("optimizer.momentum", self.momentum)
+        rules.above_zero("optimizer.adam_share", self.adam_share)
         rules.at_least("optimizer.weight_decay", self.weight_decay, 0)
 
 

@@ -88,7 +88,7 @@ class Trainer:
         """
         learning_rate = self.learning_rate(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("rate_share", 1.0)
 
         num_targets = sum(batch.num_targets for batch in batches)
         report = StepReport(
