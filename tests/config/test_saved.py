@@ -27,6 +27,13 @@ def test_what_is_saved_is_what_is_read(config: TrainConfig) -> None:
     assert saved.from_plain(saved.to_plain(config)) == config
 
 
+def test_an_option_without_a_default_is_read_too(config: TrainConfig) -> None:
+    """A corpus of the user's own has one: the path of its pairs."""
+    mine = copy.copy(config)
+    mine.data = schema.TsvConfig(path=Path("/a.tsv"))
+    assert saved.from_plain(saved.to_plain(mine)) == mine
+
+
 def test_any_yaml_reader_reads_the_saved_file(config: TrainConfig) -> None:
     """B85: PyYAML takes 1e-4 for text, and an unquoted no for false."""
     plain = yaml.safe_load(saved.to_yaml(config))

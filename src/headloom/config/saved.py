@@ -66,7 +66,7 @@ def to_yaml(config: Any) -> str:
 
 def _refuse_unknown(plain: dict[str, Any], node: DictConfig, prefix: str) -> None:
     for key, value in plain.items():
-        if key not in node:
+        if key not in list(node):  # `in` alone is False for an option without a default
             raise CheckpointError(f"the saved configuration sets {prefix}{key}, which this version does not have")
         if isinstance(value, dict):
             _refuse_unknown(value, node[key], f"{prefix}{key}.")
