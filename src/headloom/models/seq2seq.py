@@ -100,9 +100,10 @@ class Seq2Seq(nn.Module):
         self, memory_BSD: Tensor, source_allowed_BS: Tensor | None, *, beam_size: int, max_length: int
     ) -> "DecoderState":
         """The step function of a search with `beam_size` rows a sentence and at most `max_length` steps."""
-        caches = [
-            block.start_cache(memory_BSD, beam_size=beam_size, max_length=max_length) for block in self.decoder.blocks
-        ]
+        caches = []
+        for block in self.decoder.blocks:
+            assert isinstance(block, DecoderBlock)
+            caches.append(block.start_cache(memory_BSD, beam_size=beam_size, max_length=max_length))
         return DecoderState(self, caches, source_allowed_BS, beam_size)
 
 
@@ -121,6 +122,7 @@ class DecoderState:
         decoder = self.model.decoder
         x_N1D = decoder.embedding(token_N[:, None], first=self.num_steps)
         for block, cache in zip(decoder.blocks, self.caches, strict=True):
+            assert isinstance(block, DecoderBlock)
             x_N1D = block.step(x_N1D, cache, self.source_allowed_BS)
         self.num_steps += 1
         return self.model.logits(to_step_precision(decoder.norm(x_N1D))[:, 0])

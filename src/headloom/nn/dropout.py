@@ -37,7 +37,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    return _CpuDropout.apply(x, probability)  # type: ignore[no-any-return]
+    return _CpuDropout.apply(x, probability)  # type: ignore[no-untyped-call]
 
 
 def dropout_add(residual: Tensor, x: Tensor, probability: float) -> Tensor:
@@ -46,14 +46,14 @@ def dropout_add(residual: Tensor, x: Tensor, probability: float) -> Tensor:
         return residual + x
     if x.device.type != "cpu":
         return residual + F.dropout(x, probability)
-    return _CpuDropoutAdd.apply(residual, x, probability)  # type: ignore[no-any-return]
+    return _CpuDropoutAdd.apply(residual, x, probability)  # type: ignore[no-untyped-call]
 
 
 def relu_dropout(x: Tensor, probability: float) -> Tensor:
     """`dropout(relu(x))`. What is above zero afterwards is where the gradient passes, so no mask is kept."""
     if probability == 0 or x.device.type != "cpu":
         return dropout(F.relu(x), probability)
-    return _CpuReluDropout.apply(x, probability)  # type: ignore[no-any-return, no-untyped-call]
+    return _CpuReluDropout.apply(x, probability)  # type: ignore[no-untyped-call]
 
 
 class Dropout(nn.Module):

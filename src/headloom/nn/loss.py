@@ -46,7 +46,7 @@ def sequence_loss(hidden_BTD: Tensor, target_BT: Tensor, weight_VD: Tensor, *, l
     hidden_ND = hidden_BTD.flatten(0, -2)
     if row_N.numel() < target_N.numel():
         hidden_ND, target_N = hidden_ND.index_select(0, row_N), target_N[row_N]
-    loss, nll, num_correct = _ProjectedCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing)
+    loss, nll, num_correct = _ProjectedCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing)  # type: ignore[no-untyped-call]
     return LossSum(loss, nll, num_correct, target_N.numel())
 
 

@@ -38,6 +38,8 @@ class Sinusoidal(Positional):
     longer sequence comes: the scheme has no longest length.
     """
 
+    table_TD: Tensor
+
     def __init__(self, d_model: int, *, base: float = 10_000.0) -> None:
         super().__init__()
         self.d_model = d_model
@@ -80,6 +82,9 @@ class Rotary(Positional):
     Raises:
         ValueError: the head width is odd.
     """
+
+    cos_TK: Tensor
+    sin_TK: Tensor
 
     def __init__(self, head_width: int, *, base: float) -> None:
         super().__init__()

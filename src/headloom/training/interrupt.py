@@ -4,6 +4,7 @@ import signal as signals
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signals.SIGINT, signals.SIGTERM)
 
@@ -21,7 +22,7 @@ def noting_interrupts() -> Iterator[Interrupt]:
     Outside the main thread, where Python allows no handler, nothing is noted.
     """
     interrupt = Interrupt()
-    previous = {}
+    previous: dict[signals.Signals, Any] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
         interrupt.signal = signals.Signals(number)

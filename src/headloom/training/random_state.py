@@ -20,7 +20,7 @@ def random_state() -> dict[str, Any]:
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
-        "numpy": [str(name), [int(k) for k in keys], int(position), int(has_gauss), float(cached)],  # type: ignore[union-attr]
+        "numpy": [str(name), [int(k) for k in keys], int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
