@@ -106,7 +106,7 @@ class Trainer:
                 continue
             with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
                 sums = self.task.loss_sum(self.model, batch.to(self.device))
-            self.scaler.scale(sums.loss / num_targets).backward()
+            self.scaler.scale(sums.loss / num_targets).backward()  # type: ignore[no-untyped-call]
             report.loss += sums.loss.detach()
             report.nll += sums.nll
             report.num_correct += sums.num_correct
