@@ -17,7 +17,7 @@ from headloom import run
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import TsvConfig
 from headloom.config.schema_text import BpeConfig
-from headloom.config.schema_training import AdamConfig, AdamWConfig, ConstantConfig, CosineConfig
+from headloom.config.schema_training import AdamConfig, AdamWConfig, ConstantConfig, CosineConfig, MuonConfig, Precision
 from headloom.errors import CheckpointError, ConfigError
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -136,6 +136,18 @@ def test_a_run_resumed_twice_is_the_same_run(config, straight, tmp_path):
     resume(config, tmp_path / "third", numbered(tmp_path / "second", 8))
     assert records(tmp_path / "third") == [record for record in records(straight) if record["step"] > 8]
     assert differences(last(tmp_path / "third"), last(straight)) == []
+
+
+@pytest.mark.parametrize("optimizer", [AdamConfig(), MuonConfig()], ids=lambda optimizer: optimizer.kind.name)
+@pytest.mark.parametrize("precision", [Precision.float32, Precision.bfloat16], ids=lambda precision: precision.name)
+def test_every_optimizer_goes_on_where_it_was(config, tmp_path, optimizer, precision):
+    """B54."""
+    config = replace(config, optimizer=optimizer)
+    options = {"precision": precision, "max_steps": 4, "evaluate_every": None}
+    resume(config, tmp_path / "straight", "never", **options)
+    resume(config, tmp_path / "resumed", numbered(tmp_path / "straight", 2), **options)
+    assert records(tmp_path / "resumed") == [record for record in records(tmp_path / "straight") if record["step"] > 2]
+    assert differences(last(tmp_path / "resumed"), last(tmp_path / "straight")) == []
 
 
 def test_a_run_goes_on_in_its_own_folder_and_records_each_step_once(config, straight, tmp_path):

@@ -1,0 +1,299 @@
+"""From configuration to parts: each choice reaches what it names."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from headloom import build
+from headloom.build_model import build_model
+from headloom.config.schema_data import CopyConfig, ReverseConfig
+from headloom.config.schema_model import (
+    GeluConfig,
+    Initialization,
+    LearnedConfig,
+    NoPositionConfig,
+    NormKind,
+    PostNormConfig,
+    PreNormConfig,
+    ReluConfig,
+    RopeConfig,
+    SinusoidalConfig,
+    SwigluConfig,
+    Tying,
+)
+from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, TranslationConfig, UnigramConfig
+from headloom.config.schema_training import (
+    AdamConfig,
+    AdamWConfig,
+    BeamConfig,
+    ConstantConfig,
+    CosineConfig,
+    GreedyConfig,
+    InverseSqrtConfig,
+    LinearConfig,
+    MuonConfig,
+    NoamConfig,
+)
+from headloom.data.text import PairList
+from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.attention import MultiHeadAttention
+from headloom.nn.blocks import PostNorm, PreNorm
+from headloom.nn.dropout import Dropout
+from headloom.nn.feed_forward import FeedForward, SwiGLU
+from headloom.nn.norm import LayerNorm, RMSNorm
+from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+
+V = 19
+
+
+def model_of(config) -> Seq2Seq:
+    return build_model(config, source_vocab_size=V, target_vocab_size=V)
+
+
+def modules(model: nn.Module, *kinds: type) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, kinds)]
+
+
+@pytest.mark.parametrize(
+    ("position", "added", "rotary"),
+    [
+        (NoPositionConfig(), Positional, None),
+        (SinusoidalConfig(), Sinusoidal, None),
+        (LearnedConfig(max_length=100), Learned, None),
+        (RopeConfig(base=500.0), Positional, Rotary),
+    ],
+)
+def test_a_position_scheme_enters_where_it_should(make_config, position, added, rotary):
+    """Queries and keys are turned in self-attention only: source and target positions have no common measure."""
+    model = model_of(make_config(position=position))
+    assert [type(stack.embedding.positional) for stack in (model.encoder, model.decoder)] == [added, added]
+    for name, module in model.named_modules():
+        if isinstance(module, MultiHeadAttention):
+            assert (type(module.positional) is rotary) if "self" in name and rotary else module.positional is None
+    assert {module.base for module in modules(model, Rotary)} == ({500.0} if rotary else set())
+
+
+@pytest.mark.parametrize(("placement", "residual"), [(PreNormConfig, PreNorm), (PostNormConfig, PostNorm)])
+@pytest.mark.parametrize(("kind", "norm"), [("layer", LayerNorm), ("rms", RMSNorm)])
+def test_norms_are_of_the_kind_and_at_the_place_asked_for(make_config, placement, residual, kind, norm):
+    """Two for each encoder block, three for each decoder block; pre-norm ends each stack with one more."""
+    model = model_of(make_config(norm=placement(kind=NormKind[kind], epsilon=1e-3)))
+    assert len(modules(model, residual)) == len(modules(model, PreNorm, PostNorm)) == 10
+    assert len(modules(model, norm)) == len(modules(model, LayerNorm, RMSNorm)) == (12 if residual is PreNorm else 10)
+    assert {getattr(m, "eps", None) or m.epsilon for m in modules(model, norm)} == {1e-3}
+
+
+@pytest.mark.parametrize(
+    ("feed_forward", "kind", "width"),
+    [
+        (ReluConfig(), FeedForward, 100),
+        (GeluConfig(), FeedForward, 100),
+        (SwigluConfig(), SwiGLU, 72),  # two thirds of 100, rounded up to a multiple of 8
+        (ReluConfig(d_ff=30), FeedForward, 30),
+        (SwigluConfig(d_ff=30), SwiGLU, 30),  # taken as it stands
+    ],
+)
+def test_a_gated_feed_forward_has_about_as_many_parameters(make_config, feed_forward, kind, width):
+    model = model_of(make_config(model={"d_ff": 100}, feed_forward=feed_forward))
+    found = modules(model, FeedForward, SwiGLU)
+    assert {type(module) for module in found} == {kind}
+    assert {module.down.in_features for module in found} == {width}
+
+
+def dropouts(model: Seq2Seq) -> dict[str, set[float]]:
+    return {
+        "embedding": {stack.embedding.dropout.probability for stack in (model.encoder, model.decoder)},
+        "attention": {module.dropout for module in modules(model, MultiHeadAttention)},
+        "activation": {
+            m.probability for f in modules(model, FeedForward) for m in f.modules() if isinstance(m, Dropout)
+        },
+        "residual": {module.dropout for module in modules(model, PreNorm)},
+    }
+
+
+def test_dropout_is_the_same_at_every_place_unless_a_place_has_its_own(make_config):
+    """Zero is a value of its own, not a missing one."""
+    assert dropouts(model_of(make_config(model={"dropout": 0.3}))) == {
+        place: {0.3} for place in ("embedding", "attention", "activation", "residual")
+    }
+    for place in ("embedding", "attention", "activation", "residual"):
+        found = dropouts(model_of(make_config(model={"dropout": 0.3, f"{place}_dropout": 0.0})))
+        assert found.pop(place) == {0.0}
+        assert all(values == {0.3} for values in found.values())
+
+
+def test_heads_and_biases_are_those_asked_for(make_config):
+    model = model_of(make_config(model={"num_heads": 8, "num_kv_heads": 2, "bias": False}))
+    attentions = modules(model, MultiHeadAttention)
+    assert {(a.num_heads, a.num_kv_heads) for a in attentions} == {(8, 2)}
+    assert all(linear.bias is None for linear in modules(model, nn.Linear))
+    assert all(
+        linear.bias.eq(0).all() for a in modules(model_of(make_config()), MultiHeadAttention) for linear in (a.query,)
+    )
+
+
+def test_the_paper_s_base_model_has_the_paper_s_number_of_parameters(make_config):
+    """Vaswani et al. (2017), table 3: 65 million, with one matrix for a vocabulary of 37000."""
+    config = make_config(
+        model={"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_encoder_layers": 6, "num_decoder_layers": 6},
+        norm=PostNormConfig(),
+    )
+    with torch.device("meta"):
+        model = build_model(config, source_vocab_size=37_000, target_vocab_size=37_000)
+    assert 62e6 < sum(parameter.numel() for parameter in model.parameters()) < 66e6
+
+
+@pytest.mark.parametrize("initialization", Initialization)
+@pytest.mark.parametrize("tying", Tying)
+def test_an_untrained_model_guesses_about_evenly(make_config, initialization, tying):
+    """Logits start of order 1 at most, so the first loss is near ln V."""
+    config = make_config(model={"initialization": initialization, "tying": tying, "d_model": 64})
+    model = build_model(config, source_vocab_size=300, target_vocab_size=300).eval()
+    with torch.no_grad():
+        hidden = model(torch.randint(300, (4, 9)), None, torch.randint(300, (4, 9)))
+        logits = model.logits(hidden)
+    assert logits.std() < 2
+    assert model.encoder.embedding.table.weight.std().item() * 8 == pytest.approx(1.0, rel=0.05)
+
+
+def test_initial_weights_are_those_of_the_seed(make_config):
+    states = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        states.append(model_of(make_config()).state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not all(torch.equal(states[0][name], states[2][name]) for name in states[0])
+
+
+def test_two_vocabularies_cannot_be_one_matrix(make_config):
+    with pytest.raises(ValueError, match=r"model\.tying=all needs one vocabulary, not 19 and 20"):
+        build_model(make_config(), source_vocab_size=19, target_vocab_size=20)
+    untied = make_config(model={"tying": Tying.decoder})
+    model = build_model(untied, source_vocab_size=19, target_vocab_size=20)
+    assert model.output_weight is model.decoder.embedding.table.weight
+    assert model.encoder.embedding.table.num_embeddings == 19
+
+
+def test_a_schedule_has_the_peak_and_the_length_of_the_run(make_config):
+    """B48: the default peak is 0.001; noam computes its own."""
+    for schedule in (InverseSqrtConfig, CosineConfig, LinearConfig, ConstantConfig):
+        config = make_config(schedule=schedule(warmup_steps=5), trainer={"max_steps": 20})
+        assert build.build_learning_rate(config)(4) == pytest.approx(1e-3)
+        config = replace(config, optimizer=AdamConfig(lr=0.5))
+        assert build.build_learning_rate(config)(4) == pytest.approx(0.5)
+    for schedule in (CosineConfig, LinearConfig):
+        config = make_config(schedule=schedule(warmup_steps=5, final_share=0.1), trainer={"max_steps": 20})
+        assert build.build_learning_rate(config)(20) == pytest.approx(1e-4)
+    noam = build.build_learning_rate(make_config(schedule=NoamConfig(warmup_steps=5, factor=2.0)))
+    assert noam(4) == pytest.approx(2 * 16**-0.5 * 5**-0.5)
+
+
+def test_an_optimizer_has_the_options_given(make_config):
+    model, cpu = model_of(make_config()), torch.device("cpu")
+    adam = build.build_optimizer(AdamConfig(beta1=0.8, beta2=0.95, epsilon=1e-6), model, device=cpu)
+    assert {(g["betas"], g["eps"], g["weight_decay"]) for g in adam.param_groups} == {((0.8, 0.95), 1e-6, 0)}
+    adamw = build.build_optimizer(AdamWConfig(weight_decay=0.3), model, device=cpu)
+    assert sorted(group["weight_decay"] for group in adamw.param_groups) == [0.0, 0.3]
+    muon = build.build_optimizer(MuonConfig(adam_share=0.25, weight_decay=0.3), model, device=cpu)
+    assert [(g["rate_share"], g["weight_decay"]) for g in muon.param_groups] == [(1.0, 0.3), (0.25, 0.3), (0.25, 0.0)]
+
+
+@pytest.mark.parametrize("optimizer", [AdamConfig(), AdamWConfig(), MuonConfig()], ids=lambda config: config.kind.name)
+def test_every_optimizer_takes_every_parameter_once(make_config, optimizer):
+    """B61."""
+    model = model_of(make_config(feed_forward=SwigluConfig(), position=LearnedConfig(max_length=64)))
+    built = build.build_optimizer(optimizer, model, device=torch.device("cpu"))
+    entries = [parameter for group in built.param_groups for parameter in group["params"]]
+    assert len(entries) == len(set(entries))
+    assert set(entries) == set(model.parameters())
+
+
+def test_a_task_and_a_search_have_the_options_given(make_config):
+    task = build.build_task(TranslationConfig(label_smoothing=0.2))
+    assert (task.label_smoothing, task.headline) == (0.2, "bleu")
+    config = make_config()
+    for decoding, expected in (
+        (GreedyConfig(max_length=9), (1, 0.0, 9)),
+        (BeamConfig(beam_size=3, length_penalty=0.5, max_length=8), (3, 0.5, 8)),
+    ):
+        tokenizer = build.ByteTokenizer()
+        translator = build.build_translator(
+            decoding,
+            model_of(config),
+            (tokenizer, tokenizer),
+            max_source_length=64,
+            device=torch.device("cpu"),
+            autocast_dtype=None,
+        )
+        assert (translator.beam_size, translator.length_penalty, translator.max_length) == expected
+
+
+@pytest.mark.parametrize("kind", [CopyConfig, ReverseConfig])
+def test_a_made_up_task_is_the_one_asked_for(kind):
+    corpus = build.build_corpus(kind(num_train=50, num_valid=5, num_symbols=4, max_symbols=6))
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (50, 5, 5)
+    for source, target in corpus.train:
+        words = source.split(" ")
+        assert target.split(" ") == (words if kind is CopyConfig else words[::-1])
+
+
+PAIRS = PairList([(f"the cat {i} sat", f"die Katze {i} saß") for i in range(40)])
+
+
+def test_a_tokenizer_is_made_once_for_a_text_and_its_options(tmp_path):
+    """B22: for another text or another option it is another one; sampling is no part of what is trained."""
+    config = BpeConfig(vocab_size=60, byte_fallback=False)
+    first, _ = build.build_tokenizers(config, PAIRS, tmp_path)
+    (path,) = tmp_path.glob("*.model")
+    made_at = path.stat().st_mtime_ns
+    for again in (config, replace(config, dropout=0.5)):
+        tokenizer, _ = build.build_tokenizers(again, PAIRS, tmp_path)
+        assert tokenizer.fingerprint == first.fingerprint
+    assert [p.stat().st_mtime_ns for p in tmp_path.glob("*.model")] == [made_at]
+    build.build_tokenizers(replace(config, vocab_size=50), PAIRS, tmp_path)
+    build.build_tokenizers(config, PairList([*PAIRS, ("dog", "Hund")]), tmp_path)
+    assert len(list(tmp_path.glob("*.model"))) == 3
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ByteConfig(),
+        CharConfig(),
+        CharConfig(joint=False),
+        BpeConfig(vocab_size=60, byte_fallback=False),
+        BpeConfig(vocab_size=40, byte_fallback=False, joint=False),
+        UnigramConfig(vocab_size=40, byte_fallback=False),
+        UnigramConfig(vocab_size=40, byte_fallback=False, joint=False, sampling_alpha=0.2),
+    ],
+    ids=lambda config: f"{config.kind.name}-{'joint' if getattr(config, 'joint', True) else 'apart'}",
+)
+def test_tokenizers_read_their_own_side(tmp_path, config):
+    """Joint ones are one object; others know the letters of their side only."""
+    source, target = build.build_tokenizers(config, PAIRS, tmp_path)
+    assert (source is target) is getattr(config, "joint", True)
+    assert source.decode(source.encode(["the cat 7 sat"])[0]) == "the cat 7 sat"
+    assert target.decode(target.encode(["die Katze 7 saß"])[0]) == "die Katze 7 saß"
+    if source is not target:
+        assert source.unk_id in source.encode(["saß"])[0]
+    assert (source.sampling > 0) is (getattr(config, "sampling_alpha", None) is not None)
+
+
+def test_a_tokenizer_of_the_user_s_is_taken(tmp_path):
+    config = BpeConfig(vocab_size=60, byte_fallback=False)
+    made, _ = build.build_tokenizers(config, PAIRS, tmp_path)
+    (path,) = tmp_path.glob("*.model")
+    given, _ = build.build_tokenizers(replace(config, source_model=path), PairList([("x", "y")]), tmp_path / "other")
+    assert given.fingerprint == made.fingerprint
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_vocabulary_larger_than_the_text_supports_is_made_smaller_with_a_warning(tmp_path, caplog):
+    """B07: the model is built with the real size."""
+    with caplog.at_level(logging.WARNING):
+        tokenizer, _ = build.build_tokenizers(BpeConfig(vocab_size=30_000), PAIRS, tmp_path)
+    assert tokenizer.vocab_size < 1000
+    assert any("30" in message and str(tokenizer.vocab_size) in message for message in caplog.messages)
