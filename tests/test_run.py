@@ -1,0 +1,371 @@
+"""Train, evaluate and translate through all floors, as the commands call them."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+
+from headloom import run
+from headloom.config import saved
+from headloom.config.schema import EvaluateConfig, EvaluateDataConfig, Split, TrainConfig, TranslateConfig
+from headloom.config.schema_data import TsvConfig
+from headloom.config.schema_model import LearnedConfig
+from headloom.config.schema_text import BpeConfig, ByteConfig, Headline, TranslationConfig
+from headloom.config.schema_training import BeamConfig, Device, GreedyConfig, Precision
+from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
+from headloom.training.checkpoint import load_checkpoint
+
+ROOT = Path(__file__).parent.parent
+FLOAT32 = {"device": Device.cpu, "precision": Precision.float32}
+BEAM = BeamConfig(beam_size=3, max_length=20)
+
+
+def records(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_bytes().split(b"\n")[:-1]]
+
+
+def best(run_dir: Path) -> Path:
+    return run_dir / "checkpoints" / "best.pt"
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines as `wc -l` counts them."""
+    return path.read_bytes().decode().split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def trained(make_config, folder) -> Path:
+    """A run of a few steps over made-up words, with a beam search in its validations."""
+    config = make_config(
+        folder / "data",
+        model={"dropout": 0.1},
+        data={"num_valid": 12},
+        decoding=BEAM,
+        trainer={"average_decay": 0.5, "precision": Precision.float32, "max_steps": 8},
+    )
+    run.train(config, folder / "trained")
+    return folder / "trained"
+
+
+def translate(checkpoint: Path, text: bytes, tmp_path: Path, **options) -> bytes:
+    source, output = tmp_path / "input.txt", tmp_path / "output.txt"
+    source.write_bytes(text)
+    options = {"decoding": GreedyConfig(max_length=20), **FLOAT32, **options}
+    run.translate(TranslateConfig(checkpoint=checkpoint, input=source, output=output, **options))
+    return output.read_bytes()
+
+
+def test_a_run_s_folder_holds_what_it_should(trained):
+    names = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
+    assert {name for name in names if not name.startswith("tensorboard/")} == {
+        "metrics.jsonl",
+        "samples/step_4.txt",
+        "samples/step_8.txt",
+        "checkpoints/best.pt",
+        "checkpoints/last.pt",
+        "checkpoints/step_4.pt",
+        "checkpoints/step_8.pt",
+    }
+    assert sum(name.startswith("tensorboard/") for name in names) == 1
+
+
+def test_every_step_and_every_validation_is_recorded(trained):
+    found = records(trained)
+    assert [record["step"] for record in found if "train/loss" in record] == [1, 2, 3, 4, 5, 6, 7, 8]
+    validations = [record for record in found if "valid/loss" in record]
+    assert [record["step"] for record in validations] == [4, 8]
+    for record in validations:
+        names = {name for name in record if name.startswith("valid/")}
+        assert names == {"valid/loss", "valid/perplexity", "valid/accuracy", "valid/bleu", "valid/chrf"}
+    seconds = [record["elapsed_seconds"] for record in found]
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_one_number_whichever_command_gives_it(trained, tmp_path, split):
+    """B41, B82: validation, evaluate and sacreBLEU over translate's output agree, averaged weights and all."""
+    checkpoint = best(trained)
+    results = run.evaluate(
+        EvaluateConfig(
+            checkpoint=checkpoint,
+            data=EvaluateDataConfig(split=Split[split]),
+            decoding=BEAM,
+            output=tmp_path / "scores",
+            **FLOAT32,
+        )
+    )
+    if split == "valid":
+        (record,) = (r for r in records(trained) if r["step"] == results["step"] and "valid/loss" in r)
+        for name in ("loss", "perplexity", "accuracy", "bleu", "chrf"):
+            assert results[name] == pytest.approx(record[f"valid/{name}"], rel=1e-6)
+    source, reference, hypotheses = (tmp_path / "scores" / f"{n}.txt" for n in ("source", "reference", "hypotheses"))
+    assert translate(checkpoint, source.read_bytes(), tmp_path, decoding=BEAM) == hypotheses.read_bytes()
+    texts = lines_of(hypotheses), [lines_of(reference)]
+    assert results["bleu"] == pytest.approx(sacrebleu.corpus_bleu(*texts).score)
+    assert results["chrf"] == pytest.approx(sacrebleu.corpus_chrf(*texts).score)
+    written = json.loads((tmp_path / "scores" / "evaluation.json").read_bytes())
+    assert written["num_pairs"] == len(texts[0]) == 12
+    assert "version" in written["signatures"]["bleu"]
+
+
+def test_two_files_are_scored_as_the_split_they_are_copied_from(trained, tmp_path):
+    """B06 is refused, not cut to the shorter one."""
+    options = {"checkpoint": best(trained), "decoding": GreedyConfig(max_length=20), **FLOAT32}
+    split = run.evaluate(EvaluateConfig(output=tmp_path / "split", **options))
+    source, target = tmp_path / "split" / "source.txt", tmp_path / "split" / "reference.txt"
+    data = EvaluateDataConfig(source=source, target=target)
+    files = run.evaluate(EvaluateConfig(data=data, output=tmp_path / "files", **options))
+    assert {n: files[n] for n in ("loss", "bleu", "chrf")} == {n: split[n] for n in ("loss", "bleu", "chrf")}
+    target.write_bytes(target.read_bytes().split(b"\n", 1)[1])
+    with pytest.raises(DataError, match=r"12 .*11"):
+        run.evaluate(EvaluateConfig(data=data, output=tmp_path / "unequal", **options))
+    assert not (tmp_path / "unequal").exists()
+
+
+def test_scores_go_into_the_run_s_folder_and_to_stdout(trained, capsys):
+    run.evaluate(EvaluateConfig(checkpoint=best(trained), decoding=GreedyConfig(max_length=20), **FLOAT32))
+    assert (trained / "evaluation" / "evaluation.json").exists()
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("loss", "perplexity", "accuracy", "bleu", "chrf"))
+
+
+def test_there_is_a_line_for_each_line(trained, tmp_path):
+    """B01, B02, B04, B76: odd characters end no line, CRLF leaves no trace, blank lines stay blank, order stays."""
+    odd = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
+    text = "\n".join(["a b", "", "   ", "\u3000\t", odd, "b", "日本 😀 é", "a b"]).encode()
+    output = translate(best(trained), text, tmp_path)
+    translations = output.decode().split("\n")
+    assert translations.pop() == ""
+    assert len(translations) == 8
+    assert translations[1:4] == ["", "", ""]
+    assert translations[0] == translations[7]
+    assert translate(best(trained), text + b"\n", tmp_path) == output
+    assert translate(best(trained), text.replace(b"\n", b"\r\n"), tmp_path) == output
+    assert translate(best(trained), b"a b\n", tmp_path) == translations[0].encode() + b"\n"
+    assert translate(best(trained), b"", tmp_path) == b""
+    assert translate(best(trained), b"\n\n", tmp_path) == b"\n\n"
+
+
+def test_the_same_translation_comes_every_time(trained, tmp_path):
+    """B28: no dropout is left on."""
+    text = b"a b c\nb\nc d\n"
+    assert translate(best(trained), text, tmp_path) == translate(best(trained), text, tmp_path)
+
+
+def test_a_file_that_cannot_be_read_leaves_the_output_as_it_was(trained, tmp_path):
+    """B14, B77: the line is named."""
+    (tmp_path / "output.txt").write_bytes(b"earlier\n")
+    with pytest.raises(DataError, match=r"input\.txt.* line 2"):
+        translate(best(trained), b"a\nb\xe9\nc\n", tmp_path)
+    assert (tmp_path / "output.txt").read_bytes() == b"earlier\n"
+    with pytest.raises(DataError, match=r"input=.*missing\.txt cannot be read"):
+        run.translate(
+            TranslateConfig(
+                checkpoint=best(trained), input=tmp_path / "missing.txt", decoding=GreedyConfig(), **FLOAT32
+            )
+        )
+
+
+def test_a_run_folder_translates_where_it_was_moved(make_config, tmp_path, monkeypatch):
+    """B67, B83: without its data, its tokenizer or a target text, from another working directory."""
+    config = make_config(tmp_path / "data", trainer={"max_steps": 1})
+    run.train(config, tmp_path / "run")
+    before = translate(best(tmp_path / "run"), b"a b\nc\n", tmp_path)
+    for path in sorted((tmp_path / "data").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    monkeypatch.chdir("/")
+    assert translate(best(tmp_path / "moved"), b"a b\nc\n", tmp_path) == before
+
+
+def test_averaged_weights_are_the_ones_that_are_used(trained):
+    contents = load_checkpoint(best(trained))
+    model = run.load_trained(best(trained), **{name: value.name for name, value in FLOAT32.items()}).model
+    averages = contents["average"]["weights"]
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, averages[name])
+        assert not torch.equal(parameter, contents["model"][name])
+    assert model.output_weight is model.encoder.embedding.table.weight  # B61
+    assert not model.training
+
+
+def test_loading_a_checkpoint_draws_no_number(trained):
+    state = torch.get_rng_state()
+    run.load_trained(best(trained), device="cpu", precision="float32")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "translate"])
+def test_a_checkpoint_that_would_run_code_is_refused_by_every_command(make_config, tmp_path, command):
+    """B111."""
+
+    class Payload:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/pwned.txt",)
+
+    checkpoint = tmp_path / "stranger.pt"
+    torch.save({"magic": "headloom", "format": 1, "config": {}, "model": Payload()}, checkpoint)
+    commands = {
+        "train": lambda: run.train(replace(make_config(tmp_path / "data"), resume=str(checkpoint)), tmp_path / "run"),
+        "evaluate": lambda: run.evaluate(EvaluateConfig(checkpoint=checkpoint, decoding=GreedyConfig(), **FLOAT32)),
+        "translate": lambda: translate(checkpoint, b"a\n", tmp_path),
+    }
+    with pytest.raises(CheckpointError, match="could run code when opened: it was not opened"):
+        commands[command]()
+    assert not (tmp_path / "pwned.txt").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_float16_without_a_gpu_is_refused_before_anything_is_written(make_config, tmp_path):
+    """B50."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    config = make_config(tmp_path / "data", trainer={"device": Device.auto, "precision": Precision.float16})
+    with pytest.raises(ConfigError, match="precision=float16 needs a GPU"):
+        run.train(config, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bfloat16_trains_and_translates_with_float32_weights(make_config, tmp_path):
+    """B50."""
+    config = make_config(tmp_path / "data", model={"dropout": 0.1}, trainer={"precision": Precision.bfloat16})
+    run.train(config, tmp_path / "run")
+    losses = [record["train/loss"] for record in records(tmp_path / "run") if "train/loss" in record]
+    assert losses[-1] < losses[0]
+    assert {w.dtype for w in load_checkpoint(best(tmp_path / "run"))["model"].values()} == {torch.float32}
+    assert len(translate(best(tmp_path / "run"), b"a\nb c\n", tmp_path, precision=Precision.bfloat16).split(b"\n")) == 3
+
+
+def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8", newline="\n")
+    return path
+
+
+def test_two_pairs_and_one_to_validate_on_are_enough_to_train(make_config, tmp_path, caplog):
+    """B07, B19: fewer pairs than a batch holds, fewer batches than an update takes, a vocabulary asked too large."""
+    data = TsvConfig(
+        path=write_tsv(tmp_path / "train.tsv", [("ein Haus", "a house"), ("ein Baum", "a tree")]),
+        valid_path=write_tsv(tmp_path / "valid.tsv", [("ein Haus", "a house")]),
+        folder=tmp_path / "data",
+        max_length=64,
+    )
+    config = make_config(
+        data=data, tokenizer=BpeConfig(vocab_size=8000), trainer={"max_steps": 3, "accumulation": 4, "max_tokens": 4096}
+    )
+    with caplog.at_level(logging.WARNING):
+        run.train(config, tmp_path / "run")
+    found = records(tmp_path / "run")
+    assert [record["step"] for record in found if "train/loss" in record] == [1, 2, 3]
+    assert {record["train/epoch"] for record in found if "train/epoch" in record} == {4, 8, 12}
+    assert any("8000" in message or "8,000" in message for message in caplog.messages)
+
+
+def test_no_sentence_is_too_long(make_config, tmp_path, caplog):
+    """B16: in training, in validation and in translation, with a table of positions as long as the data may be."""
+    words = " ".join("ab" for _ in range(200))
+    pairs = [("ab cd", "cd ab"), (words, "ab"), ("ab", words), ("a" * 13, "a" * 14), ("a" * 15, "b" * 15)] * 3
+    data = TsvConfig(
+        path=write_tsv(tmp_path / "train.tsv", pairs),
+        valid_path=write_tsv(tmp_path / "valid.tsv", [*pairs[:4], ("b", "a")]),
+        folder=tmp_path / "data",
+        max_length=16,
+    )
+    config = make_config(
+        data=data,
+        tokenizer=ByteConfig(),
+        position=LearnedConfig(max_length=16),
+        decoding=GreedyConfig(max_length=16),
+        trainer={"max_steps": 2, "evaluate_every": 1},
+    )
+    with caplog.at_level(logging.WARNING):
+        run.train(config, tmp_path / "run")
+    assert len(caplog.messages) >= 2  # one for each split
+    text = "\n".join(["ab", words * 10, "a" * 15]).encode()
+    assert translate(best(tmp_path / "run"), text, tmp_path, decoding=GreedyConfig()).count(b"\n") == 3
+
+
+def test_a_loss_can_choose_the_best_without_translating(make_config, tmp_path):
+    config = make_config(tmp_path / "data", task=TranslationConfig(headline=Headline.loss), trainer={"max_steps": 4})
+    headline = run.train(config, tmp_path / "run")
+    (record,) = (record for record in records(tmp_path / "run") if "valid/loss" in record)
+    assert headline == record["valid/loss"]
+    assert "valid/bleu" not in record
+
+
+def test_a_rate_far_too_high_ends_the_run_with_the_step_and_the_remedy(make_config, tmp_path):
+    config = make_config(tmp_path / "data", trainer={"max_steps": 50, "evaluate_every": None, "max_grad_norm": None})
+    config = replace(config, optimizer=replace(config.optimizer, lr=1e30))
+    with pytest.raises(TrainingDiverged, match=r"^step \d+: loss nan, gradient norm nan\. Lower optimizer\.lr"):
+        run.train(config, tmp_path / "run")
+
+
+def test_a_terminated_run_is_continued_to_the_weights_of_one_that_was_not(make_config, tmp_path):
+    """B54 across processes: SIGTERM leaves last.pt and status 143; B97: no carriage return in the log."""
+    options = [
+        *("data=copy", "data.num_train=60", "data.num_valid=4", "data.num_symbols=5", "data.max_symbols=6"),
+        *("data.max_length=64", f"data.folder={tmp_path}/data", "tokenizer=char", "size=tiny", "decoding=greedy"),
+        *("model.d_model=16", "model.d_ff=32", "model.num_encoder_layers=1", "model.num_decoder_layers=1"),
+        *("trainer.max_steps=100", "trainer.max_tokens=160", "trainer.log_every=1", "trainer.evaluate_every=25"),
+        *("trainer.save_every=null", "trainer.num_threads=1", "trainer.precision=float32", "schedule=cosine"),
+        f"hydra.run.dir={tmp_path}/run",
+    ]
+    command = [sys.executable, str(ROOT / "train.py"), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert process.returncode == 143, err.decode()
+    assert b"\r" not in out + err
+    assert b"Go on with resume=auto" in out + err
+    last = tmp_path / "run" / "checkpoints" / "last.pt"
+    contents = load_checkpoint(last)
+    assert 2 <= contents["step"] < 100
+    done = subprocess.run([*command, "resume=auto"], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+    config = saved.from_plain(contents["config"])
+    assert isinstance(config, TrainConfig)
+    run.train(config, tmp_path / "straight")
+    resumed, straight = (
+        load_checkpoint(folder / "checkpoints" / "last.pt") for folder in (last.parents[1], tmp_path / "straight")
+    )
+    assert all(torch.equal(resumed["model"][name], value) for name, value in straight["model"].items())
+    assert torch.equal(resumed["random"]["torch"], straight["random"]["torch"])
+    curves = [
+        [(r["step"], r["train/loss"]) for r in records(f) if "train/loss" in r]
+        for f in (last.parents[1], tmp_path / "straight")
+    ]
+    assert curves[0] == curves[1]
+    assert [step for step, _ in curves[0]] == list(range(1, 101))
+
+
+def test_a_sweep_gives_each_job_its_own_folder_and_the_same_run(tmp_path):
+    """B88: two jobs with one seed are one curve, wherever they stand in the sweep."""
+    options = [
+        *("experiment=copy", "data.num_train=60", "data.num_valid=4", "data.max_symbols=6", "data.folder=data"),
+        *("model.d_model=16", "model.d_ff=32", "trainer.max_steps=3", "trainer.log_every=1", "trainer.max_tokens=300"),
+        *("trainer.num_threads=1", "model.num_encoder_layers=1", "model.num_decoder_layers=1", "hydra.sweep.dir=sweep"),
+    ]
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *options, "seed=1,2,1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    curves = [[r["train/loss"] for r in records(tmp_path / "sweep" / n) if "train/loss" in r] for n in ("0", "1", "2")]
+    assert len(curves[0]) == 3
+    assert curves[0] == curves[2] != curves[1]
