@@ -111,9 +111,9 @@ def test_the_run_passes_two_ends_of_an_epoch_and_draws_segmentations(straight):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 7, 11])
+@pytest.mark.parametrize("stop_at", [1, 3, 7])
 def test_a_run_resumed_anywhere_is_the_run_that_never_stopped(config, straight, tmp_path, stop_at):
-    """B54, B55, B56: 3 and 6 follow a validation, and an epoch ends between two of them."""
+    """B54, B55, B56: 3 follows a validation at once, and epochs end later on."""
     resume(config, tmp_path, numbered(straight, stop_at))
     assert records(tmp_path) == [record for record in records(straight) if record["step"] > stop_at]
     assert differences(last(tmp_path), last(straight)) == []
@@ -138,8 +138,11 @@ def test_a_run_resumed_twice_is_the_same_run(config, straight, tmp_path):
     assert differences(last(tmp_path / "third"), last(straight)) == []
 
 
-@pytest.mark.parametrize("optimizer", [AdamConfig(), MuonConfig()], ids=lambda optimizer: optimizer.kind.name)
-@pytest.mark.parametrize("precision", [Precision.float32, Precision.bfloat16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize(
+    ("optimizer", "precision"),
+    [(AdamConfig(), Precision.bfloat16), (MuonConfig(), Precision.float32)],
+    ids=["adam", "muon"],
+)
 def test_every_optimizer_goes_on_where_it_was(config, tmp_path, optimizer, precision):
     """B54."""
     config = replace(config, optimizer=optimizer)
@@ -170,10 +173,9 @@ def test_a_longer_run_is_a_shorter_one_that_goes_on(config, tmp_path):
     assert differences(last(tmp_path / "parts"), last(tmp_path / "whole")) == []
 
 
-@pytest.mark.parametrize("evaluate_every", [1, None])
-def test_validating_more_or_less_often_changes_nothing_else(config, straight, tmp_path, evaluate_every):
+def test_validating_more_often_changes_nothing_else(config, straight, tmp_path):
     """B33, B70: no mode is left on, no random number drawn, no weight averaged away."""
-    resume(config, tmp_path, "never", evaluate_every=evaluate_every)
+    resume(config, tmp_path, "never", evaluate_every=1)
     assert [r for r in records(tmp_path) if "train/loss" in r] == [r for r in records(straight) if "train/loss" in r]
     changed = differences(last(tmp_path), last(straight))
     assert all(name.startswith((".best.", ".config.trainer.evaluate_every")) for name in changed)
