@@ -33,7 +33,7 @@ demo: install ## English to German from nothing: prepare, train, score, translat
 	@PYTHON=$(RUN) bash demo.sh
 
 test: install ## all tests but the slow ones
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses 2
 
 test-slow: install ## trainings that must reach a quality: minutes each
 	$(RUN) -m pytest tests/slow
