@@ -8,16 +8,44 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-.venv/bin/python}
 run=outputs/demo
 checkpoint=$run/checkpoints/best.pt
+training_seconds=400  # on two cores the whole demo, without installing packages, ends in ten minutes
 trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
 
 title() { printf '\n== %s\n' "$*"; }
+
+# How many updates fit is measured, since machines differ by far: the run itself is then an ordinary one, whose length,
+# learning rates and result are fixed.
+updates_in() { # seconds
+    local trial
+    trial=$(mktemp -d)
+    "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=40 trainer.log_every=20 \
+        trainer.evaluate_every=null trainer.save_every=null task.headline=loss </dev/null >&2
+    "$python" - "$trial/metrics.jsonl" "$1" <<'END'
+import json
+import sys
+
+records = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+last = [record for record in records if "train/loss" in record][-1]  # the first ones hold the start of everything
+print(int(float(sys.argv[2]) * last["train/tokens_per_second"] / last["train/tokens_per_update"]))
+END
+    rm -r "$trial"
+}
 
 # What follows reads nothing from the user's pipe, which waits for the end.
 if [ -e "$run/demo-finished" ]; then
     title "$run is trained already: going on. Remove the folder to train it anew."
 else
-    title "Training English to German into $run"
-    "$python" train.py experiment=demo hydra.run.dir="$run" resume=auto </dev/null
+    mkdir -p "$run"
+    if [ ! -s "$run/max-steps" ]; then
+        title "Measuring this machine: how many updates make $training_seconds seconds?"
+        max_steps=$(updates_in "$training_seconds")
+        echo "$max_steps" >"$run/max-steps"
+    fi
+    max_steps=$(cat "$run/max-steps")
+    third=$(((max_steps + 2) / 3))
+    title "Training English to German into $run: $max_steps updates"
+    "$python" train.py experiment=demo hydra.run.dir="$run" trainer.max_steps="$max_steps" \
+        trainer.evaluate_every="$third" resume=auto </dev/null
     touch "$run/demo-finished"
 fi
 
