@@ -88,6 +88,19 @@ def test_a_file_that_is_no_checkpoint_is_named_with_the_reason(tmp_path, content
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["weights", "table of contents"])
+def test_a_checkpoint_with_a_flipped_bit_is_refused_and_not_computed_with(tmp_path, place):
+    """torch itself reads on: a wrong weight is a number like any other."""
+    weights = torch.full((64,), 0.2)
+    save_checkpoint(tmp_path / "last.pt", {"weights": weights})
+    content = bytearray((tmp_path / "last.pt").read_bytes())
+    start = content.index(weights.numpy().tobytes() if place == "weights" else b"PK\x01\x02")
+    content[start] ^= 1
+    (tmp_path / "last.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"last\.pt is damaged \(.*checksum\)"):
+        load_checkpoint(tmp_path / "last.pt")
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
     with pytest.raises(CheckpointError, match=f"{tmp_path}/no.pt does not exist"):
         load_checkpoint(tmp_path / "no.pt")

@@ -5,10 +5,11 @@ import os
 import pickle
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
@@ -86,6 +87,8 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     try:
         with path.open("rb") as file:
             is_zip = zipfile.is_zipfile(file)
+            if is_zip:
+                _check_sums(path, file)
         # Other formats that torch reads are older, and none of ours.
         contents = torch.load(path, map_location=device, weights_only=True) if is_zip else None
     except FileNotFoundError as error:
@@ -107,6 +110,17 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
             f"{path} has checkpoint format {contents['format']}; this version reads up to {FORMAT}: upgrade to read it"
         )
     return contents
+
+
+def _check_sums(path: Path, file: BinaryIO) -> None:
+    """torch reads a zip file without comparing its checksums, so a flipped bit would be a silently wrong weight."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error):
+        damaged = "its table of contents"
+    if damaged is not None:
+        raise CheckpointError(f"{path} is damaged ({damaged} does not match its checksum): copy or train it again")
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Any], *, path: Path) -> None:
