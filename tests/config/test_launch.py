@@ -212,3 +212,17 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         assert process.stderr.read() == ""
         assert process.wait(60) == 141
     assert files(tmp_path) == {"once.py"}
+
+
+@pytest.mark.parametrize("option", ["input", "checkpoint"])
+def test_a_translation_is_not_written_over_what_it_is_made_from(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text or the model would be gone once the translation is there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("input", "checkpoint"):
+        Path(name).write_text(name, encoding="utf-8")
+    Path("alias").symlink_to(option)
+    monkeypatch.setattr(sys, "argv", ["translate.py", "checkpoint=checkpoint", "input=input", "output=alias"])
+    assert launch.run_once(never, name="translate", conf=ROOT / "conf") == 2
+    assert f"output={tmp_path / 'alias'} is {option} too, which it would replace" in capsys.readouterr().err

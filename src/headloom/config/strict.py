@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from headloom.config import options
-from headloom.config.schema import CHOICES, RESUME_WORDS, EvaluateConfig, TrainConfig
+from headloom.config.schema import CHOICES, RESUME_WORDS, EvaluateConfig, TrainConfig, TranslateConfig
 from headloom.config.schema_data import DataConfig, Multi30kConfig, ParallelConfig, TatoebaConfig
 from headloom.errors import ConfigError
 
@@ -77,6 +77,8 @@ def check_files(config: Any) -> None:
         raise ConfigError(f"resume={config.resume} does not exist: give a checkpoint, a run's folder, auto or never")
     if isinstance(config, TrainConfig) and isinstance(config.data, ParallelConfig):
         _refuse_one_file_twice(config.data)
+    if isinstance(config, TranslateConfig) and config.output != STANDARD_STREAM:
+        _refuse_output_over_what_is_read(config)
 
 
 def check_can_be_written(option: str, path: Path, *, folder: bool) -> None:
@@ -230,3 +232,10 @@ def _refuse_one_file_twice(data: ParallelConfig) -> None:
         source, target = getattr(data, f"{side}source"), getattr(data, f"{side}target")
         if source is not None and source == target:
             raise ConfigError(f"data.{side}target={target} is data.{side}source too: name the file of the translations")
+
+
+def _refuse_output_over_what_is_read(config: TranslateConfig) -> None:
+    for option, path in (("checkpoint", config.checkpoint), ("input", config.input)):
+        # By another name, too; a device, such as the terminal, may be both.
+        if path.is_file() and config.output.is_file() and config.output.samefile(path):
+            raise ConfigError(f"output={config.output} is {option} too, which it would replace: name another file")
