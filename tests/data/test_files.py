@@ -202,6 +202,7 @@ def test_json_lines_give_their_fields(tmp_path):
         ("{", "is not JSON"),
         ("", "is not JSON"),
         ("[1]", "is not a JSON object"),
+        ("[" * 100_000, "nested too deep"),
         ('{"en": "a"}', "'de' is missing"),
         ('{"en": 1, "de": "b"}', "'en' is not text"),
         ('{"en": "\\ud83d", "de": "b"}', "'en' holds half of a surrogate pair"),

@@ -94,6 +94,8 @@ def open_jsonl(path: Path, *, source_field: str, target_field: str, cache: Path)
             record = json.loads(line)
         except ValueError as error:
             raise DataError(f"{place} is not JSON ({error})") from None
+        except RecursionError:
+            raise DataError(f"{place} is not JSON that can be read: it is nested too deep") from None
         if not isinstance(record, dict):
             raise DataError(f"{place} is not a JSON object")
         source, target = (_json_text(record, field, place) for field in (source_field, target_field))
