@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,8 @@ def config(**parts: Any) -> TrainConfig:
         (LearnedConfig, {"max_length": 0}, "position.max_length=0"),
         (RopeConfig, {"base": math.inf}, "position.base=inf"),
         (BpeConfig, {"dropout": 1.0}, "tokenizer.dropout=1.0"),
+        (BpeConfig, {"vocab_size": 260}, "tokenizer.vocab_size=260 has no room for the 256 bytes"),
+        (UnigramConfig, {"vocab_size": 9, "joint": False, "source_model": "a.model"}, "tokenizer.vocab_size=9 has no room"),
         (BpeConfig, {"target_model": "a.model"}, "tokenizer.target_model has no effect with tokenizer.joint=true"),
         (UnigramConfig, {"sampling_alpha": 0.0}, "tokenizer.sampling_alpha=0.0"),
         (TranslationConfig, {"label_smoothing": 1.0}, "task.label_smoothing=1.0"),
@@ -142,3 +145,10 @@ def test_the_name_of_a_choice_is_the_one_that_its_dataclass_records(group: str, 
     """Group, key path and section of the saved configuration are one word."""
     node = OmegaConf.structured(CHOICES[group][choice])
     assert node["placement" if group == "norm" else "kind"].name == choice
+
+
+def test_few_pieces_are_taken_without_bytes_and_beside_given_models() -> None:
+    assert BpeConfig(vocab_size=261)
+    assert BpeConfig(vocab_size=8, byte_fallback=False)
+    assert UnigramConfig(vocab_size=8, source_model=Path("a.model"))
+    assert BpeConfig(vocab_size=8, joint=False, source_model=Path("a.model"), target_model=Path("b.model"))

@@ -7,6 +7,10 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from headloom.config import rules
+from headloom.errors import ConfigError
+
+FEWEST_PIECES_WITH_BYTES = 261
+"""Four special pieces, a byte each, and one to learn; the training counts them itself, after reading the text."""
 
 
 class TokenizerKind(Enum):
@@ -60,6 +64,12 @@ class SubwordConfig(TokenizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.at_least("tokenizer.vocab_size", self.vocab_size, 8)
+        is_trained = self.source_model is None or not (self.joint or self.target_model)
+        if is_trained and self.byte_fallback and self.vocab_size < FEWEST_PIECES_WITH_BYTES:
+            raise ConfigError(
+                f"tokenizer.vocab_size={self.vocab_size} has no room for the 256 bytes of tokenizer.byte_fallback: "
+                f"set it to {FEWEST_PIECES_WITH_BYTES} or more, or set tokenizer.byte_fallback=false"
+            )
         rules.share("tokenizer.character_coverage", self.character_coverage, with_zero=False, with_one=True)
         if self.joint and self.target_model is not None:
             raise rules.no_effect("tokenizer.target_model", "tokenizer.joint=true")
