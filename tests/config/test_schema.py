@@ -55,7 +55,11 @@ def config(**parts: Any) -> TrainConfig:
         (RopeConfig, {"base": math.inf}, "position.base=inf"),
         (BpeConfig, {"dropout": 1.0}, "tokenizer.dropout=1.0"),
         (BpeConfig, {"vocab_size": 260}, "tokenizer.vocab_size=260 has no room for the 256 bytes"),
-        (UnigramConfig, {"vocab_size": 9, "joint": False, "source_model": "a.model"}, "tokenizer.vocab_size=9 has no room"),
+        (
+            UnigramConfig,
+            {"vocab_size": 9, "joint": False, "source_model": "a.model"},
+            "tokenizer.vocab_size=9 has no room",
+        ),
         (BpeConfig, {"target_model": "a.model"}, "tokenizer.target_model has no effect with tokenizer.joint=true"),
         (UnigramConfig, {"sampling_alpha": 0.0}, "tokenizer.sampling_alpha=0.0"),
         (TranslationConfig, {"label_smoothing": 1.0}, "task.label_smoothing=1.0"),
