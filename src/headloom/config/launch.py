@@ -26,6 +26,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headloom.config import saved, schema
+from headloom.config.claim import claimed
 from headloom.config.options import help_text
 from headloom.config.overrides import Checked, check
 from headloom.config.strict import check_can_be_written, check_files, refuse_used_folder, to_config
@@ -137,9 +138,10 @@ class _Jobs:
         try:
             config = to_config(composed, self.base)
             check_files(config)
-            refuse_used_folder(run_dir, config.resume)
-            _write_record(run_dir, config, overrides)
-            outcome.metric = float(self.work(config, run_dir))
+            with claimed(run_dir):
+                refuse_used_folder(run_dir, config.resume)
+                _write_record(run_dir, config, overrides)
+                outcome.metric = float(self.work(config, run_dir))
         except OF_THE_USER as error:
             log.error("%s", _one_line(error))
             outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
