@@ -22,7 +22,7 @@ from headloom.config.schema_model import LearnedConfig
 from headloom.config.schema_text import BpeConfig, ByteConfig, Headline, TranslationConfig
 from headloom.config.schema_training import BeamConfig, Device, GreedyConfig, Precision
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
-from headloom.training.checkpoint import load_checkpoint
+from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
 FLOAT32 = {"device": Device.cpu, "precision": Precision.float32}
@@ -134,6 +134,20 @@ def test_two_files_are_scored_as_the_split_they_are_copied_from(trained, tmp_pat
     with pytest.raises(DataError, match=r"12 .*11"):
         run.evaluate(EvaluateConfig(data=data, output=tmp_path / "unequal", **options))
     assert not (tmp_path / "unequal").exists()
+
+
+def test_a_checkpoint_whose_data_folder_cannot_be_had_here_is_scored_with_another(trained, tmp_path):
+    """Such as one from another machine, where the folder was somebody's home."""
+    contents = load_checkpoint(best(trained))
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    contents["config"]["data"]["folder"] = str(tmp_path / "file" / "data")
+    save_checkpoint(tmp_path / "best.pt", contents)
+    options = {"checkpoint": tmp_path / "best.pt", "decoding": GreedyConfig(max_length=20), **FLOAT32}
+    with pytest.raises(ConfigError, match=rf"data\.folder={tmp_path}/file/data cannot be written.*another place"):
+        run.evaluate(EvaluateConfig(**options))
+    results = run.evaluate(EvaluateConfig(data=EvaluateDataConfig(folder=tmp_path / "data"), **options))
+    assert results["num_pairs"] > 0
+    assert list((tmp_path / "data" / "prepared").iterdir())
 
 
 def test_scores_go_into_the_run_s_folder_and_to_stdout(trained, capsys):

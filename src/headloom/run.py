@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,7 +19,9 @@ from headloom import build
 from headloom.build_model import build_model
 from headloom.config import saved
 from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
+from headloom.config.schema_data import DataConfig
 from headloom.config.schema_training import DecodingConfig
+from headloom.config.strict import check_can_be_written
 from headloom.data.files import open_parallel, read_lines, written_beside
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.arrival import as_they_arrive
@@ -109,11 +111,14 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     keep_freed_memory()
     trained = load_trained(config.checkpoint, device=config.device.name, precision=config.precision.name)
     output = _run_dir(config.checkpoint) / "evaluation" if config.output is None else config.output
-    pairs, name = _pairs_to_score(config, trained.config, output)
+    # The folder of the training may be another machine's.
+    kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
+    check_can_be_written("data.folder", kept.folder, folder=True)
+    pairs, name = _pairs_to_score(config, kept)
     tokens = tokenize_pairs(
         pairs,
         *trained.tokenizers,
-        folder=trained.config.data.folder / "prepared",
+        folder=kept.folder / "prepared",
         max_length=trained.config.data.max_length,
         truncate=True,
         description=name,
@@ -150,12 +155,12 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     return results
 
 
-def _pairs_to_score(config: EvaluateConfig, trained: TrainConfig, output: Path) -> tuple["TextPairs", str]:
-    """The pairs and what to call them."""
+def _pairs_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple["TextPairs", str]:
+    """The pairs and what to call them. `kept`: the corpus of the training, and where it is kept here."""
     if config.data.source is not None and config.data.target is not None:
-        pairs = open_parallel(config.data.source, config.data.target, cache=trained.data.folder / "prepared")
+        pairs = open_parallel(config.data.source, config.data.target, cache=kept.folder / "prepared")
         return pairs, pairs.name
-    corpus = build.build_corpus(trained.data)
+    corpus = build.build_corpus(kept)
     split = config.data.split.name
     found = corpus.test if split == "test" else corpus.valid
     if found is None:

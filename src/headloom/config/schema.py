@@ -189,6 +189,8 @@ class EvaluateDataConfig:
     """Source text to translate in place of the split."""
     target: Path | None = None
     """Reference translation of data.source, line by line."""
+    folder: Path | None = None
+    """Folder where corpora are kept and what is scored is prepared. null: the one of the training."""
 
     def __post_init__(self) -> None:
         rules.together("data.source", self.source, "data.target", self.target)

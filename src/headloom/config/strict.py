@@ -15,13 +15,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from headloom.config import options
-from headloom.config.schema import CHOICES, RESUME_WORDS, EvaluateConfig, TrainConfig, TranslateConfig
+from headloom.config.schema import (
+    CHOICES,
+    RESUME_WORDS,
+    EvaluateConfig,
+    EvaluateDataConfig,
+    TrainConfig,
+    TranslateConfig,
+)
 from headloom.config.schema_data import DataConfig, Multi30kConfig, ParallelConfig, TatoebaConfig
 from headloom.errors import ConfigError
 
 STANDARD_STREAM = Path("-")
 SECRET = re.compile(r"\$\{oc\.env:\s*([^,}]*(?:TOKEN|SECRET|PASSW|KEY|CREDENTIAL)[^,}]*)", re.IGNORECASE)
-CREATED = {(DataConfig, "folder"), (EvaluateConfig, "output")}  # paths that are written, and need not exist
+# Paths that are written, and need not exist.
+CREATED = {(DataConfig, "folder"), (EvaluateConfig, "output"), (EvaluateDataConfig, "folder")}
 FOLDERS = {(Multi30kConfig, "path")}
 EITHER = {(TatoebaConfig, "path")}
 
@@ -93,6 +101,8 @@ def check_can_be_written(option: str, path: Path, *, folder: bool) -> None:
     nearest = path if path.exists() else next(parent for parent in path.parents if parent.exists())
     if not folder and not path.parent.is_dir():
         raise ConfigError(f"{option}={path} cannot be written: there is no folder {path.parent}; make it first")
+    if not nearest.is_dir() and nearest != path:
+        raise ConfigError(f"{option}={path} cannot be written: {nearest} is a file; choose another place")
     if not os.access(nearest, os.W_OK):
         raise ConfigError(f"{option}={path} cannot be written: {nearest} does not allow it; choose another place")
 
