@@ -226,3 +226,36 @@ def test_a_translation_is_not_written_over_what_it_is_made_from(
     monkeypatch.setattr(sys, "argv", ["translate.py", "checkpoint=checkpoint", "input=input", "output=alias"])
     assert launch.run_once(never, name="translate", conf=ROOT / "conf") == 2
     assert f"output={tmp_path / 'alias'} is {option} too, which it would replace" in capsys.readouterr().err
+
+
+REFUSED_OR_TRAINED = f"""
+import sys
+from pathlib import Path
+from headloom.config import launch
+from headloom.errors import CheckpointError
+
+def work(config, run_dir):
+    if config.seed == 2:
+        raise CheckpointError("refused")
+    (run_dir / "checkpoints").mkdir(exist_ok=True)
+    (run_dir / "checkpoints" / "last.pt").write_bytes(b"")
+    if config.seed == 3:
+        raise CheckpointError("failed later")
+    return 0.0
+
+if __name__ == "__main__":
+    sys.exit(launch.run_jobs(work, name="train", conf=Path({str(ROOT / "conf")!r})))
+"""
+
+
+def test_the_record_of_a_folder_is_of_its_checkpoints_and_not_of_a_run_that_was_refused(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(REFUSED_OR_TRAINED, encoding="utf-8")
+    recorded = []
+    for seed in (2, 1, 2, 3):
+        run(program, [f"seed={seed}", "hydra.run.dir=run", "resume=auto"], tmp_path)
+        config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
+        overrides = yaml.safe_load((tmp_path / "run" / "overrides.yaml").read_text(encoding="utf-8"))
+        recorded.append(config["seed"])
+        assert f"seed={config['seed']}" in overrides
+    assert recorded == [2, 1, 1, 3]

@@ -13,7 +13,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -140,8 +141,8 @@ class _Jobs:
             check_files(config)
             with claimed(run_dir):
                 refuse_used_folder(run_dir, config.resume)
-                _write_record(run_dir, config, overrides)
-                outcome.metric = float(self.work(config, run_dir))
+                with _recorded(run_dir, config, overrides):
+                    outcome.metric = float(self.work(config, run_dir))
         except OF_THE_USER as error:
             log.error("%s", _one_line(error))
             outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
@@ -183,11 +184,33 @@ def _runs_here(hydra_config: Any) -> bool:
     return all(str(target).startswith("hydra._internal.core_plugins.") for target in targets)
 
 
-def _write_record(run_dir: Path, config: Any, overrides: list[str]) -> None:
-    """What ran: every option with its value, and what the command line said, without the values of `${...}`."""
-    (run_dir / "config.yaml").write_text(saved.to_yaml(config), encoding="utf-8", newline="\n")
+@contextmanager
+def _recorded(run_dir: Path, config: Any, overrides: list[str]) -> Iterator[None]:
+    """What runs: every option with its value, and what the command line said, without the values of `${...}`.
+
+    The two files speak of the checkpoints beside them: where the block fails without writing one, such as a
+    resumed run that is refused, the earlier files stay.
+    """
     text = yaml.safe_dump(overrides, allow_unicode=True) if overrides else "[]\n"
-    (run_dir / "overrides.yaml").write_text(text, encoding="utf-8", newline="\n")
+    record = {run_dir / "config.yaml": saved.to_yaml(config), run_dir / "overrides.yaml": text}
+    checkpoints = _checkpoints(run_dir)
+    earlier = {path: path.read_text(encoding="utf-8") for path in record if checkpoints and path.exists()}
+    _write_texts(record)
+    try:
+        yield
+    except BaseException:
+        if _checkpoints(run_dir) == checkpoints:
+            _write_texts(earlier)
+        raise
+
+
+def _checkpoints(run_dir: Path) -> set[tuple[str, int]]:
+    return {(path.name, path.stat().st_mtime_ns) for path in (run_dir / "checkpoints").glob("*.pt")}
+
+
+def _write_texts(texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8", newline="\n")
 
 
 class _Parser(argparse.ArgumentParser):
