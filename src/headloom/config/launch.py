@@ -250,6 +250,9 @@ def _check(flags: argparse.Namespace, name: str, conf: Path) -> Checked:
 
 
 def _status(act: Callable[[], None], name: str) -> int:
+    # Read by OpenMP when torch is loaded. On its own it spins so long for the next piece of work that two threads on
+    # cores that others use too are ten times slower than one; on idle cores this costs nothing.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         act()
     except OF_THE_USER as error:
