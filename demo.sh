@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-.venv/bin/python}
 run=outputs/demo
 checkpoint=$run/checkpoints/best.pt
-training_seconds=400  # on two cores the whole demo, without installing packages, ends in ten minutes
+training_seconds=360  # on two cores the whole demo, without installing packages, ends in ten minutes
 trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
 
 title() { printf '\n== %s\n' "$*"; }
@@ -53,7 +53,7 @@ title "Scoring the 1,000 test sentences"
 "$python" evaluate.py checkpoint="$checkpoint" data.split=test </dev/null
 
 title "Ten test sentences"
-ten() { awk 'NR % 100 == 51' "$run/evaluation/$1"; }
+ten() { awk 'NR % 100 == 51' "$run/evaluation/test/$1"; }
 translations=$(ten source.txt | "$python" translate.py checkpoint="$checkpoint")
 paste -d '\n' <(ten source.txt) <(ten reference.txt) <(printf '%s\n' "$translations") | awk '
     NR % 3 == 1 { print "source:      " $0 }

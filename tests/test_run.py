@@ -152,7 +152,7 @@ def test_a_checkpoint_whose_data_folder_cannot_be_had_here_is_scored_with_anothe
 
 def test_scores_go_into_the_run_s_folder_and_to_stdout(trained, capsys):
     run.evaluate(EvaluateConfig(checkpoint=best(trained), decoding=GreedyConfig(max_length=20), **FLOAT32))
-    assert (trained / "evaluation" / "evaluation.json").exists()
+    assert (trained / "evaluation" / "test" / "evaluation.json").exists()
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("loss", "perplexity", "accuracy", "bleu", "chrf"))
 

@@ -110,7 +110,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
 
     keep_freed_memory()
     trained = load_trained(config.checkpoint, device=config.device.name, precision=config.precision.name)
-    output = _run_dir(config.checkpoint) / "evaluation" if config.output is None else config.output
+    output = config.output or _run_dir(config.checkpoint) / "evaluation" / config.data.name
     # The folder of the training may be another machine's.
     kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
     check_can_be_written("data.folder", kept.folder, folder=True)
@@ -161,7 +161,7 @@ def _pairs_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple["TextPair
         pairs = open_parallel(config.data.source, config.data.target, cache=kept.folder / "prepared")
         return pairs, pairs.name
     corpus = build.build_corpus(kept)
-    split = config.data.split.name
+    split = config.data.name
     found = corpus.test if split == "test" else corpus.valid
     if found is None:
         raise DataError(

@@ -35,7 +35,7 @@ GROUPS = {
 
 # Dictionaries of Hydra's that take any key.
 FREE = ("hydra.job.env_set.", "hydra.sweeper.params.", "hydra.job_logging.", "hydra.hydra_logging.", "hydra.callbacks.")
-SECONDS_FOR_JOBS = 1.0
+SECONDS_FOR_JOBS = 5.0
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ class _Checker:
         if group in known and owners and self.name == "train":
             choose = " or ".join(f"{group}={owner}" for owner in owners)
             return f"'{name}' is not an option here, only with {choose}: choose that, or remove it"
-        return f"'{name}' is not an option{suggestion(name, [*known, *GROUPS[self.name]])}"
+        near = suggestion(name, [*known, *GROUPS[self.name]]) or ": docs/options.md lists them all"
+        return f"'{name}' is not an option{near}"
 
     def _parse(self, text: str) -> Override:
         key, equals, value = text.partition("=")

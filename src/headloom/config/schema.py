@@ -183,8 +183,8 @@ class Split(Enum):
 class EvaluateDataConfig:
     """What evaluate.py scores on: a split of the corpus the model was trained on, or two files."""
 
-    split: Split = Split.test
-    """Split of the training corpus: valid or test."""
+    split: Split | None = None
+    """Split of the training corpus: valid or test. null: test, or the files below."""
     source: Path | None = None
     """Source text to translate in place of the split."""
     target: Path | None = None
@@ -194,6 +194,15 @@ class EvaluateDataConfig:
 
     def __post_init__(self) -> None:
         rules.together("data.source", self.source, "data.target", self.target)
+        if self.split is not None and self.source is not None:
+            raise rules.no_effect("data.split", "data.source, which is scored in place of a split")
+
+    @property
+    def name(self) -> str:
+        """What is scored, in a word: valid, test or files."""
+        if self.source is not None:
+            return "files"
+        return (self.split or Split.test).name
 
 
 @dataclass(kw_only=True)
@@ -209,7 +218,8 @@ class EvaluateConfig:
     precision: Precision = Precision.auto
     """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
     output: Path | None = None
-    """Folder for evaluation.json and the hypotheses. null: evaluation/ in the checkpoint's run folder."""
+    """Folder for evaluation.json and the hypotheses. null: evaluation/valid, /test or /files in the
+    checkpoint's run folder."""
 
     def __post_init__(self) -> None:
         check_precision("", self.device, self.precision)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 STREAM_WORDS = 1 << 15  # 64-bit words a stream yields: fixed, so that the masks do not depend on the number of threads
+THREADED_STREAMS = 8  # fewer are drawn sooner than other threads wake up
 LEVELS = 1 << 16  # distinguishable probabilities
 
 
@@ -154,7 +155,10 @@ def _random_bits(num_values: int) -> Tensor:
             stop = min(start + STREAM_WORDS, num_words)
             words[start:stop] = np.random.SFC64([seed, start]).random_raw(stop - start)
 
-        list(_threads().map(fill, starts))
+        if len(starts) < THREADED_STREAMS:
+            list(map(fill, starts))
+        else:
+            list(_threads().map(fill, starts))
     return torch.from_numpy(words.view(np.int16))[:num_values]
 
 

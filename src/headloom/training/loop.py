@@ -43,9 +43,10 @@ class Interval:
 
 @dataclass
 class Best:
-    """The best validation so far. `num_worse` validations followed it."""
+    """The best validation so far, its headline and loss. `num_worse` validations followed it."""
 
     headline: float | None = None
+    loss: float | None = None
     step: int = 0
     num_worse: int = 0
 
@@ -179,13 +180,21 @@ class Loop:
         """Validate and record; whether it is the best so far."""
         metrics = self.validate(self.trainer.step)
         self.record(self.trainer.step, {f"valid/{name}": value for name, value in metrics.items()})
-        headline = metrics[self.trainer.task.headline]
-        sign = 1 if self.trainer.task.higher_is_better else -1
-        if not math.isnan(headline) and (self.best.headline is None or sign * (headline - self.best.headline) > 0):
-            self.best = Best(headline, self.trainer.step)
+        headline, loss = metrics[self.trainer.task.headline], metrics["loss"]
+        if self._is_better(headline, loss):
+            self.best = Best(headline, loss, self.trainer.step)
             return True
         self.best.num_worse += 1
         return False
+
+    def _is_better(self, headline: float, loss: float) -> bool:
+        """Whether these beat the best so far. Among equal headlines, such as the first ones of 0, the loss decides."""
+        if math.isnan(headline) or math.isnan(loss):
+            return False
+        if self.best.headline is None or self.best.loss is None:
+            return True
+        sign = 1 if self.trainer.task.higher_is_better else -1
+        return (sign * headline, -loss) > (sign * self.best.headline, -self.best.loss)
 
     def _is_patience_out(self) -> bool:
         return self.patience is not None and self.best.num_worse >= self.patience
