@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from headloom.config.schema import CHOICES, TrainConfig
+from headloom.config.schema import CHOICES, EvaluateDataConfig, Split, TrainConfig
 from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
 from headloom.config.schema_model import LearnedConfig, RopeConfig, Seq2SeqConfig, SinusoidalConfig, Tying
 from headloom.config.schema_text import BpeConfig, TranslationConfig, UnigramConfig
@@ -156,3 +156,11 @@ def test_few_pieces_are_taken_without_bytes_and_beside_given_models() -> None:
     assert BpeConfig(vocab_size=8, byte_fallback=False)
     assert UnigramConfig(vocab_size=8, source_model=Path("a.model"))
     assert BpeConfig(vocab_size=8, joint=False, source_model=Path("a.model"), target_model=Path("b.model"))
+
+
+def test_a_split_beside_two_files_is_refused_since_one_of_them_would_not_be_scored():
+    files = {"source": Path("a.en"), "target": Path("a.de")}
+    assert EvaluateDataConfig(**files).name == "files"
+    assert EvaluateDataConfig().name == "test"
+    with pytest.raises(ConfigError, match=r"data\.split has no effect with data\.source"):
+        EvaluateDataConfig(split=Split.valid, **files)

@@ -279,3 +279,23 @@ def test_a_run_that_diverges_keeps_the_checkpoint_from_before(make_loop, tmp_pat
     with pytest.raises(TrainingDiverged, match="step 3: loss nan"):
         loop.run(Interrupt())
     assert saved(tmp_path) == {"last": 2, "step_2": 2}
+
+
+class Scored:
+    """A task that is judged by a score: higher is better."""
+
+    headline = "score"
+    higher_is_better = True
+
+    def __init__(self, task) -> None:
+        self.loss_sum = task.loss_sum
+
+
+def test_among_equal_headlines_the_lower_loss_is_the_best(make_loop):
+    """A score such as BLEU is 0 for a while; the loss tells the better of two such models."""
+    loop = make_loop(max_steps=3, evaluate_every=1)
+    loop.trainer.task = Scored(loop.trainer.task)
+    losses = iter([5.0, 3.0, 4.0])
+    loop.validate = lambda step: {"score": 0.0, "loss": next(losses)}
+    loop.run(Interrupt())
+    assert (loop.best.headline, loop.best.loss, loop.best.step, loop.best.num_worse) == (0.0, 3.0, 2, 1)
