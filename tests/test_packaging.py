@@ -54,10 +54,11 @@ def documented_commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "arguments"), documented_commands())
 def test_a_documented_command_names_options_that_exist(name, arguments):
-    values = (
-        arguments.replace("$checkpoint", "best.pt").replace("$run", "outputs/demo").replace("$trial", "outputs/trial")
-    )
-    values = re.sub(r'"\$\w+"', "7", values)  # the other variables are numbers
+    stand_ins = {"$checkpoint": "best.pt", "$run": "outputs/demo", "$trial": "outputs/trial", "$dropout": "0.1"}
+    values = arguments
+    for variable, value in stand_ins.items():
+        values = values.replace(variable, value)
+    values = re.sub(r'"\$\w+"', "7", values)  # the other variables are whole numbers
     words = shlex.split(values)
     if {"--help", "--cfg"} & set(words):
         return
