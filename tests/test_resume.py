@@ -260,7 +260,7 @@ def test_training_pairs_that_changed_are_noticed(make_config, tmp_path):
     times = pairs.stat()
     pairs.write_bytes(pairs.read_bytes().replace(b"w0", b"v0"))
     os.utime(pairs, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(CheckpointError, match=r"the training pairs of .+ are not those that .+ was trained on"):
+    with pytest.raises(CheckpointError, match=r"the training data is not that which .+ was trained on"):
         resume(config, tmp_path / "run", "auto", max_steps=8)
     run.train(config, tmp_path / "fresh")
     assert records(tmp_path / "fresh")[0]["train/loss"] != records(tmp_path / "run")[0]["train/loss"]

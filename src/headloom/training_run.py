@@ -1,26 +1,18 @@
-"""One training run: its parts, put together from a configuration, and what each validation looks at."""
+"""One training run: its parts, put together from a configuration."""
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from headloom import build
-from headloom.build_model import build_model
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
-from headloom.data.batch import EvaluationBatches, TrainingBatches
-from headloom.data.token_store import tokenize_pairs
-from headloom.decoding.translator import evaluating
 from headloom.errors import CheckpointError, ConfigError
-from headloom.insight.attention_maps import attention_figures
 from headloom.insight.dashboard import Dashboard
 from headloom.insight.progress import StepProgress
-from headloom.insight.samples import Sample, sample_rows
-from headloom.nn.attention import recording_attention
 from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
 from headloom.training.interrupt import noting_interrupts
@@ -28,11 +20,9 @@ from headloom.training.loop import Loop
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.training.random_state import restore_random_state, seed_everything
 from headloom.training.trainer import Trainer
+from headloom.work.families import start_work
 
 logger = logging.getLogger(__name__)
-
-MAPPED_TOKENS = (6, 24)
-"""Fewest and most tokens a side of the sentence whose attention is drawn, where there is such a one."""
 
 
 class TrainingRun:
@@ -55,93 +45,43 @@ class TrainingRun:
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
         if self.contents is not None:
             check_resumed(self.contents["config"], saved.to_plain(config))
-        self._prepare_data()
+        self._start_work()
         self._build()
 
-    def _prepare_data(self) -> None:
-        config = self.config
-        prepared = config.data.folder / "prepared"
-        corpus = build.build_corpus(config.data)
-        self.corpus_fingerprint = corpus.train.fingerprint
-        if self.contents is not None and self.contents["corpus"] != self.corpus_fingerprint:
+    def _start_work(self) -> None:
+        self.work = start_work(self.config, self.contents)
+        if self.contents is not None and self.contents["corpus"] != self.work.corpus_fingerprint:
             raise CheckpointError(
-                f"the training pairs of {corpus.name} are not those that {self.resumed_from} was trained on: "
-                "put them back, or start a new run"
+                f"the training data is not that which {self.resumed_from} was trained on: "
+                "put it back, or start a new run"
             )
-        if self.contents is None:
-            self.tokenizers = build.build_tokenizers(config.tokenizer, corpus.train, prepared)
-        else:
-            self.tokenizers = build.saved_tokenizers(self.contents["tokenizers"])
-        source, target = self.tokenizers
-        stores = [
-            tokenize_pairs(
-                pairs,
-                source,
-                target,
-                folder=prepared,
-                max_length=config.data.max_length,
-                truncate=name != "train",
-                description=f"{corpus.name} {name}",
-            )
-            for name, pairs in (("train", corpus.train), ("valid", corpus.valid))
-        ]
-        train_pairs, self.valid_pairs = stores
-        max_tokens = config.trainer.max_tokens
-        self.train_batches = TrainingBatches(
-            train_pairs,
-            source,
-            target,
-            max_tokens=max_tokens,
-            seed=config.seed,
-            pad_to_multiple=config.trainer.pad_to_multiple,
-            sampling=source.sampling > 0 or target.sampling > 0,
-        )
-        self.valid_batches = EvaluationBatches(self.valid_pairs, source, target, max_tokens=max_tokens)
-        logger.info(
-            "%s: %d training pairs, %d validation pairs; vocabulary %s",
-            corpus.name,
-            len(train_pairs),
-            len(self.valid_pairs),
-            source.vocab_size if source is target else f"{source.vocab_size} and {target.vocab_size}",
-        )
+        logger.info("%s", self.work.summary())
 
     def _build(self) -> None:
         config, trainer = self.config, self.config.trainer
-        source, target = self.tokenizers
         seed_everything(config.seed)
-        self.model = build_model(config, source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size)
+        self.work.build(self.device, self.dtype)
+        model = self.work.model
         if self.contents is not None:
             assert self.resumed_from is not None
-            load_weights(self.model, self.contents["model"], path=self.resumed_from)
-        self.model.to(self.device).train()
-        self.task = build.build_task(config.task)
-        self.average = None if trainer.average_decay is None else WeightAverage(self.model, decay=trainer.average_decay)
+            load_weights(model, self.contents["model"], path=self.resumed_from)
+        self.average = None if trainer.average_decay is None else WeightAverage(model, decay=trainer.average_decay)
         self.trainer = Trainer(
-            self.model,
-            self.task,
-            build.build_optimizer(config.optimizer, self.model, device=self.device),
+            model,
+            self.work.task,
+            build.build_optimizer(config.optimizer, model, device=self.device),
             learning_rate=build.build_learning_rate(config),
             device=self.device,
             autocast_dtype=self.dtype,
             max_grad_norm=trainer.max_grad_norm,
             average=self.average,
         )
-        self.translator = build.build_translator(
-            config.decoding,
-            self.model,
-            self.tokenizers,
-            max_source_length=config.data.max_length,
-            device=self.device,
-            autocast_dtype=self.dtype,
-        )
-        self.sample_rows = sample_rows(len(self.valid_pairs))
-        self.mapped_row = self._row_to_map()
 
     def run(self) -> float:
         """Train; the best headline metric. See `headloom.run.train`."""
         config, trainer = self.config, self.config.trainer
         first_step = 0 if self.contents is None else int(self.contents["step"])
-        num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        num_parameters = sum(parameter.numel() for parameter in self.work.model.parameters())
         logger.info(
             "%s parameters on %s (%s), %d threads, seed %d, at most %d tokens a batch and %d batches an update",
             f"{num_parameters:,}",
@@ -154,12 +94,12 @@ class TrainingRun:
         )
         loop = Loop(
             trainer=self.trainer,
-            batches=self.train_batches,
+            batches=self.work.train_batches,
             checkpoints=self.checkpoints,
             saved={
                 "config": saved.to_plain(config),
-                "corpus": self.corpus_fingerprint,
-                "tokenizers": self._tokenizer_states(),
+                "corpus": self.work.corpus_fingerprint,
+                **self.work.saved(),
             },
             validate=self.validate,
             record=lambda step, values: self.dashboard.record(step, values),
@@ -199,58 +139,11 @@ class TrainingRun:
         return headline
 
     def validate(self, step: int) -> Mapping[str, float]:
-        """Score the validation set and show its samples and attention; no random number is drawn."""
+        """Score the validation data, on the averaged weights where there are any."""
         if self.average is None:
-            return self._validate(step)
+            return self.work.validate(step, self.dashboard)
         with self.average.applied():
-            return self._validate(step)
-
-    def _validate(self, step: int) -> Mapping[str, float]:
-        decodes = self.task.headline != "loss"
-        evaluation = self.task.evaluate(
-            self.model,
-            self.valid_batches,
-            self.translator if decodes else None,
-            device=self.device,
-            autocast_dtype=self.dtype,
-            description="validation",
-        )
-        texts = [self.valid_pairs.text(row) for row in self.sample_rows]
-        if decodes:
-            translations = [evaluation.hypotheses[row] for row in self.sample_rows]
-        else:
-            translations = self.translator.translate([source for source, _ in texts])
-        self.dashboard.samples(
-            step, [Sample(source, target, out) for (source, target), out in zip(texts, translations, strict=True)]
-        )
-        self._draw_attention(step)
-        return evaluation.metrics
-
-    def _draw_attention(self, step: int) -> None:
-        source, target = self.tokenizers
-        source_ids = [int(i) for i in self.valid_pairs.source(self.mapped_row)]
-        input_ids = [target.bos_id, *(int(i) for i in self.valid_pairs.target(self.mapped_row)[:-1])]
-        with evaluating(self.model), recording_attention(self.model) as weights:
-            self.model(
-                torch.tensor([source_ids], device=self.device), None, torch.tensor([input_ids], device=self.device)
-            )
-        for tag, pixels in attention_figures(
-            weights, source_pieces=source.pieces(source_ids), target_pieces=target.pieces(input_ids)
-        ):
-            self.dashboard.figure(step, tag, pixels)
-
-    def _row_to_map(self) -> int:
-        """The first sample of a readable length; the first one where there is none."""
-        fewest, most = MAPPED_TOKENS
-        for row in self.sample_rows:
-            lengths = int(self.valid_pairs.source_lengths[row]), int(self.valid_pairs.target_lengths[row])
-            if fewest <= min(lengths) and max(lengths) <= most:
-                return row
-        return self.sample_rows[0]
-
-    def _tokenizer_states(self) -> dict[str, Any]:
-        source, target = self.tokenizers
-        return {"source": source.state(), "target": None if target is source else target.state()}
+            return self.work.validate(step, self.dashboard)
 
 
 def _resume_path(resume: str, run_dir: Path) -> Path | None:

@@ -1,0 +1,81 @@
+"""Task by task: which work trains it, and how its checkpoints are used.
+
+Modules are imported where they are used, so that a translation starts fast.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headloom.config import saved, schema_text
+from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
+from headloom.training.checkpoint import load_checkpoint, load_weights
+from headloom.training.precision import autocast_dtype, choose_device
+from headloom.work.base import Trained, Work
+
+
+def start_work(config: TrainConfig, contents: Mapping[str, Any] | None) -> Work:
+    """The work that `config` describes; `contents` is the checkpoint of a run that goes on."""
+    match config.task:
+        case schema_text.TranslationConfig():
+            from headloom.work.translation import TranslationWork
+
+            return TranslationWork(config, contents)
+        case _:
+            raise AssertionError(config.task)
+
+
+def load_trained(path: Path, *, device: str, precision: str) -> Trained:
+    """The model of a checkpoint, which needs no other file.
+
+    Raises:
+        CheckpointError: the file cannot be read, or does not fit this version.
+        ConfigError: the device or precision is not to be had here.
+    """
+    target = choose_device(device)
+    contents = load_checkpoint(path, target)
+    config = saved.from_plain(contents["config"])
+    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: drawing them must leave no trace
+        model = _model(config, contents)
+    load_weights(model, contents.pop("model"), path=path)
+    if contents["average"] is not None:
+        model.load_state_dict(contents["average"]["weights"], strict=False)  # parameters; tied ones once
+    model.to(target).eval()
+    step = contents["step"]
+    kept = {name: value for name, value in contents.items() if name not in ("average", "optimizer")}
+    return Trained(config, model, kept, step, target, autocast_dtype(precision, target))
+
+
+def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
+    match config.task:
+        case schema_text.TranslationConfig():
+            from headloom.work.translation import fresh_model
+
+            return fresh_model(config, contents)
+        case _:
+            raise AssertionError(config.task)
+
+
+def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
+    """Score a checkpoint, print the scores and write them with their texts to the folder `output`."""
+    match trained.config.task:
+        case schema_text.TranslationConfig():
+            from headloom.work.translation_use import evaluate_translation
+
+            return evaluate_translation(trained, config, output)
+        case _:
+            raise AssertionError(trained.config.task)
+
+
+def predict(trained: Trained, config: TranslateConfig, lines: Iterator[str | None]) -> Iterator[str]:
+    """One line for each line, in order. A None among `lines`: the next one is not there yet."""
+    match trained.config.task:
+        case schema_text.TranslationConfig():
+            from headloom.work.translation_use import predict_translation
+
+            return predict_translation(trained, config, lines)
+        case _:
+            raise AssertionError(trained.config.task)

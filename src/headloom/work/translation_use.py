@@ -1,0 +1,118 @@
+"""A translation checkpoint in use: scored by evaluate.py, a filter in translate.py."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headloom import build
+from headloom.config import saved
+from headloom.config.schema import EvaluateConfig, TranslateConfig
+from headloom.config.schema_data import DataConfig
+from headloom.config.schema_training import DecodingConfig
+from headloom.config.strict import check_can_be_written
+from headloom.data.files import open_parallel, written_beside
+from headloom.decoding.translator import Translator
+from headloom.errors import DataError
+from headloom.models.seq2seq import Seq2Seq
+from headloom.work.base import Trained
+
+if TYPE_CHECKING:
+    from headloom.data.text import TextPairs
+
+
+def translator_of(trained: Trained, decoding: DecodingConfig) -> Translator:
+    """The search that `decoding` describes, over the model of a checkpoint."""
+    assert isinstance(trained.model, Seq2Seq)
+    return build.build_translator(
+        decoding,
+        trained.model,
+        build.saved_tokenizers(trained.contents["tokenizers"]),
+        max_source_length=trained.config.data.max_length,
+        device=trained.device,
+        autocast_dtype=trained.dtype,
+    )
+
+
+def predict_translation(trained: Trained, config: TranslateConfig, lines: Iterator[str | None]) -> Iterator[str]:
+    """The translation of each line, in order."""
+    return translator_of(trained, config.decoding).stream(lines, buffer_lines=config.buffer_lines)
+
+
+def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
+    """Score on a split of the corpus or on two files; print the scores and write them with the texts.
+
+    Writes evaluation.json, hypotheses.txt, source.txt and reference.txt to `output`.
+
+    Raises:
+        ConfigError, DataError: it cannot be scored; the message says why.
+    """
+    from headloom.data.batch import EvaluationBatches
+    from headloom.data.token_store import tokenize_pairs
+
+    # The folder of the training may be another machine's.
+    kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
+    check_can_be_written("data.folder", kept.folder, folder=True)
+    pairs, name = _pairs_to_score(config, kept)
+    tokenizers = build.saved_tokenizers(trained.contents["tokenizers"])
+    tokens = tokenize_pairs(
+        pairs,
+        *tokenizers,
+        folder=kept.folder / "prepared",
+        max_length=trained.config.data.max_length,
+        truncate=True,
+        description=name,
+    )
+    batches = EvaluationBatches(tokens, *tokenizers, max_tokens=trained.config.trainer.max_tokens)
+    assert isinstance(trained.model, Seq2Seq)
+    evaluation = build.build_task(trained.config.task).evaluate(
+        trained.model,
+        batches,
+        translator_of(trained, config.decoding),
+        device=trained.device,
+        autocast_dtype=trained.dtype,
+        description=name,
+    )
+    results = {
+        "checkpoint": str(config.checkpoint),
+        "step": trained.step,
+        "data": name,
+        "num_pairs": len(tokens),
+        **{key: value for key, value in evaluation.metrics.items()},
+        "signatures": dict(evaluation.signatures),
+        "decoding": saved.to_plain(config.decoding),
+    }
+    texts = [tokens.text(row) for row in range(len(tokens))]
+    output.mkdir(parents=True, exist_ok=True)
+    _write_lines(output / "source.txt", [source for source, _ in texts])
+    _write_lines(output / "reference.txt", [target for _, target in texts])
+    _write_lines(output / "hypotheses.txt", evaluation.hypotheses)
+    with written_beside(output / "evaluation.json") as partial:
+        partial.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    for key, value in evaluation.metrics.items():
+        signature = evaluation.signatures.get(key)
+        sys.stdout.write(f"{key:<12}{value:>9.4f}" + (f"   {signature}" if signature else "") + "\n")
+    sys.stdout.write(f"{len(tokens)} pairs of {name}; texts and evaluation.json in {output}\n")
+    return results
+
+
+def _pairs_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple["TextPairs", str]:
+    """The pairs and what to call them. `kept`: the corpus of the training, and where it is kept here."""
+    if config.data.source is not None and config.data.target is not None:
+        pairs = open_parallel(config.data.source, config.data.target, cache=kept.folder / "prepared")
+        return pairs, pairs.name
+    corpus = build.build_corpus(kept)
+    split = config.data.name
+    found = corpus.test if split == "test" else corpus.valid
+    if found is None:
+        raise DataError(
+            f"{corpus.name} has no test split: score data.split=valid, or two files with data.source= and data.target="
+        )
+    return found, f"{corpus.name} {split}"
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    with written_beside(path) as partial:
+        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
