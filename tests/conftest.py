@@ -14,7 +14,8 @@ from headloom.config.schema_data import CopyConfig, DataConfig
 from headloom.config.schema_model import PreNormConfig, ReluConfig, Seq2SeqConfig, SinusoidalConfig
 from headloom.config.schema_text import CharConfig, TranslationConfig
 from headloom.config.schema_training import AdamConfig, ConstantConfig, GreedyConfig, TrainerConfig
-from headloom.models.seq2seq import Decoder, Embedding, Encoder, Seq2Seq
+from headloom.models.seq2seq import Decoder, Seq2Seq
+from headloom.models.stack import Embedding, Stack
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.blocks import DecoderBlock, EncoderBlock, PreNorm
 from headloom.nn.feed_forward import FeedForward
@@ -71,7 +72,7 @@ def tiny_model(
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model = Seq2Seq(
-            Encoder(
+            Stack(
                 embedding(),
                 [EncoderBlock(attention(rotary), feed_forward(), residual) for _ in range(2)],
                 residual().norm,

@@ -4,45 +4,14 @@ Shapes: B batch, S source length, T target length, D model width, V vocabulary,
         N rows of a search (hypotheses of all sentences).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headloom.nn.blocks import BlockCache, DecoderBlock, EncoderBlock, to_step_precision
-from headloom.nn.dropout import Dropout
-from headloom.nn.positional import Positional
-
-
-class Embedding(nn.Module):
-    """Tokens as vectors: table, scale sqrt(D) (Vaswani et al. 2017, section 3.4), positions, dropout."""
-
-    def __init__(self, table: nn.Embedding, positional: Positional, *, scaled: bool, dropout: float) -> None:
-        super().__init__()
-        self.table = table
-        self.positional = positional
-        self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
-        self.dropout = Dropout(dropout)
-
-    def forward(self, token_BT: Tensor, *, first: int = 0) -> Tensor:
-        return self.dropout(self.positional.embed(self.table(token_BT) * self.scale, first=first))
-
-
-class Encoder(nn.Module):
-    def __init__(self, embedding: Embedding, blocks: Sequence[EncoderBlock], norm: nn.Module) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
-
-    def forward(self, token_BS: Tensor, allowed_BS: Tensor | None) -> Tensor:
-        x_BSD = self.embedding(token_BS)
-        for block in self.blocks:
-            x_BSD = block(x_BSD, allowed_BS)
-        # Every decoder block reads it: converted once.
-        return to_step_precision(self.norm(x_BSD))
+from headloom.models.stack import Embedding, Stack
+from headloom.nn.blocks import BlockCache, DecoderBlock, to_step_precision
 
 
 class Decoder(nn.Module):
@@ -67,7 +36,7 @@ class Seq2Seq(nn.Module):
     placement asks for it (pre-norm), else in nothing.
     """
 
-    def __init__(self, encoder: Encoder, decoder: Decoder, output: nn.Linear) -> None:
+    def __init__(self, encoder: Stack, decoder: Decoder, output: nn.Linear) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder

@@ -82,15 +82,28 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(num_heads * self.head_width, d_model, bias=bias)
         self.recorder: Callable[[Tensor], None] | None = None
 
-    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, allowed_BS: Tensor | None, *, causal: bool) -> Tensor:
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, allowed: Tensor | None, *, causal: bool) -> Tensor:
         """Attend from `x` to `memory` (pass `x` twice for self-attention).
 
-        `allowed` is True where a key is real; None: all are. Right padding under
-        a causal mask needs none: a real token never sees what is to its right.
+        `allowed` is True where a key is real (allowed_BS), or where a query may
+        attend to a key (allowed_BTS: documents that share a row); None: all are.
+        Right padding under a causal mask needs none: a real token never sees
+        what is to its right.
         """
         q_BHTK = self.queries(x_BTD)
         k_BGSK, v_BGSK = self.keys_values(memory_BSD)
-        return self.attend(q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal)
+        return self.attend(q_BHTK, k_BGSK, v_BGSK, allowed, causal=causal)
+
+    def step(self, x_NTD: Tensor, cache: KeyValues, allowed: Tensor | None = None) -> Tensor:
+        """Causal self-attention of the next T tokens of every row: equals the last T positions of `forward`.
+
+        `allowed` is over all keys so far, these included.
+        """
+        first = cache.length
+        q_NHTK = self.queries(x_NTD, first=first)
+        k_NGSK, v_NGSK = cache.append(*self.keys_values(x_NTD, first=first))
+        # One query may see every key so far.
+        return self.attend(q_NHTK, k_NGSK, v_NGSK, allowed, causal=x_NTD.size(1) > 1)
 
     def queries(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
         """q_BHTK, turned by its positions where the scheme does so; `first` is the position of the first token."""
@@ -103,22 +116,18 @@ class MultiHeadAttention(nn.Module):
         k_BGSK, v_BGSK = both_B2GSK.chunk(2, dim=1)
         return k_BGSK if self.positional is None else self.positional.rotate(k_BGSK, first=first), v_BGSK
 
-    def attend(
-        self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed_BS: Tensor | None, *, causal: bool
-    ) -> Tensor:
+    def attend(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, *, causal: bool) -> Tensor:
         """The attention product and the output projection."""
         probability = self.dropout if self.training else 0.0
         if self.recorder is None:
-            out_BHTK = kernels.attend(
-                q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=probability
-            )
+            out_BHTK = kernels.attend(q_BHTK, k_BGSK, v_BGSK, allowed, causal=causal, dropout_probability=probability)
         else:
             with torch.autocast(q_BHTK.device.type, enabled=False):
                 out_BHTK, weights_BHTS = kernels.exact(
                     q_BHTK.float(),
                     k_BGSK.float(),
                     v_BGSK.float(),
-                    allowed_BS,
+                    allowed,
                     causal=causal,
                     dropout_probability=probability,
                 )

@@ -49,20 +49,33 @@ class PostNorm(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention and feed-forward: Vaswani et al. (2017), section 3.1."""
+    """Self-attention and feed-forward: Vaswani et al. (2017), section 3.1. `causal`: of a decoder-only model."""
 
     def __init__(
-        self, self_attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], nn.Module]
+        self,
+        self_attention: MultiHeadAttention,
+        feed_forward: nn.Module,
+        residual: Callable[[], nn.Module],
+        *,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal = causal
         self.self_attention = self_attention
         self.self_residual = residual()
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
 
-    def forward(self, x_BTD: Tensor, allowed_BT: Tensor | None) -> Tensor:
-        x_BTD = self.self_residual(x_BTD, lambda x: self.self_attention(x, x, allowed_BT, causal=False))
+    def forward(self, x_BTD: Tensor, allowed: Tensor | None) -> Tensor:
+        """`allowed`: see `MultiHeadAttention.forward`."""
+        x_BTD = self.self_residual(x_BTD, lambda x: self.self_attention(x, x, allowed, causal=self.causal))
         return self.feed_forward_residual(x_BTD, self.feed_forward)
+
+    def step(self, x_NTD: Tensor, cache: KeyValues, allowed: Tensor | None = None) -> Tensor:
+        """A causal block for the next T tokens of every row: equals the last T positions of `forward`."""
+        assert self.causal
+        x_NTD = self.self_residual(x_NTD, lambda x: self.self_attention.step(x, cache, allowed))
+        return self.feed_forward_residual(x_NTD, self.feed_forward)
 
 
 @dataclass
@@ -112,13 +125,6 @@ class DecoderBlock(nn.Module):
     def step(self, x_N1D: Tensor, cache: BlockCache, memory_allowed_BS: Tensor | None) -> Tensor:
         """The block for the next token of every hypothesis: equals the last position of `forward`."""
 
-        def own(x_N1D: Tensor) -> Tensor:
-            first = cache.own.length
-            q_NH1K = self.self_attention.queries(x_N1D, first=first)
-            k_NGSK, v_NGSK = cache.own.append(*self.self_attention.keys_values(x_N1D, first=first))
-            # One query may see every key so far: no mask.
-            return self.self_attention.attend(q_NH1K, k_NGSK, v_NGSK, None, causal=False)
-
         def cross(x_N1D: Tensor) -> Tensor:
             # The hypotheses of a sentence are queries of one product: keys are not copied for each.
             x_BTD = x_N1D.view(cache.key_BGSK.size(0), -1, x_N1D.size(-1))
@@ -128,6 +134,6 @@ class DecoderBlock(nn.Module):
             )
             return out_BTD.reshape(x_N1D.shape)
 
-        x_N1D = self.self_residual(x_N1D, own)
+        x_N1D = self.self_residual(x_N1D, lambda x: self.self_attention.step(x, cache.own))
         x_N1D = self.cross_residual(x_N1D, cross)
         return self.feed_forward_residual(x_N1D, self.feed_forward)

@@ -25,28 +25,29 @@ def attend(
     q_BHTK: Tensor,
     k_BGSK: Tensor,
     v_BGSK: Tensor,
-    allowed_BS: Tensor | None,
+    allowed: Tensor | None,
     *,
     causal: bool,
     dropout_probability: float,
 ) -> Tensor:
     """Softmax attention (Vaswani et al. 2017, section 3.2.1) as out_BHTK.
 
-    `allowed` is True where a key is real; None: all are. With `causal` the last
+    `allowed` is True where a key is real (allowed_BS) or where a query may attend
+    to a key (allowed_BTS); None: everywhere. With `causal` the last
     query stands at the last key. `dropout_probability` falls on the weights;
     pass 0 outside training.
     """
     if q_BHTK.device.type == "cpu" and (dropout_probability > 0 or _short_bfloat16(q_BHTK, k_BGSK)):
         # Dropout turns PyTorch's fused CPU kernel off, and its own costs more than ours.
-        return exact(q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=dropout_probability)[0]
-    return fused(q_BHTK, k_BGSK, v_BGSK, allowed_BS, causal=causal, dropout_probability=dropout_probability)
+        return exact(q_BHTK, k_BGSK, v_BGSK, allowed, causal=causal, dropout_probability=dropout_probability)[0]
+    return fused(q_BHTK, k_BGSK, v_BGSK, allowed, causal=causal, dropout_probability=dropout_probability)
 
 
 def fused(
     q_BHTK: Tensor,
     k_BGSK: Tensor,
     v_BGSK: Tensor,
-    allowed_BS: Tensor | None,
+    allowed: Tensor | None,
     *,
     causal: bool,
     dropout_probability: float,
@@ -57,9 +58,9 @@ def fused(
     and a batch without padding without any mask.
     """
     num_queries, num_keys = q_BHTK.size(-2), k_BGSK.size(-2)
-    square_causal = causal and num_queries == num_keys and allowed_BS is None
+    square_causal = causal and num_queries == num_keys and allowed is None
     causal_TS = masks.causal(num_queries, num_keys, q_BHTK.device) if causal and num_queries > 1 else None
-    mask = None if square_causal else masks.combine(allowed_BS, causal_TS)
+    mask = None if square_causal else masks.combine(allowed, causal_TS)
     return F.scaled_dot_product_attention(
         q_BHTK,
         k_BGSK,
@@ -75,7 +76,7 @@ def exact(
     q_BHTK: Tensor,
     k_BGSK: Tensor,
     v_BGSK: Tensor,
-    allowed_BS: Tensor | None,
+    allowed: Tensor | None,
     *,
     causal: bool,
     dropout_probability: float,
@@ -87,7 +88,7 @@ def exact(
     q_NTK = (q_BHTK * (1 / math.sqrt(K))).reshape(B * G, H // G * T, K)
     scores_BHTS = torch.bmm(q_NTK, k_BGSK.reshape(B * G, S, K).transpose(1, 2)).view(B, H, T, S)
     causal_TS = masks.causal(T, S, q_BHTK.device) if causal and T > 1 else None
-    allowed_B1TS = masks.combine(allowed_BS, causal_TS)
+    allowed_B1TS = masks.combine(allowed, causal_TS)
     if allowed_B1TS is not None:
         blocked = torch.zeros(allowed_B1TS.shape, dtype=scores_BHTS.dtype, device=scores_BHTS.device)
         # Finite, also after a score is added, so that a row with no allowed key is no NaN; it is zeroed below.

@@ -16,9 +16,12 @@ def causal(num_queries: int, num_keys: int, device: torch.device | None = None) 
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
 
-def combine(allowed_BS: Tensor | None, causal_TS: Tensor | None) -> Tensor | None:
-    """allowed_B1TS (or with axes of size 1) from a padding mask and a causal one; None where all is allowed."""
-    if allowed_BS is None:
+def combine(allowed: Tensor | None, causal_TS: Tensor | None) -> Tensor | None:
+    """allowed_B1TS (or with axes of size 1) from a padding mask and a causal one; None where all is allowed.
+
+    `allowed` is allowed_BS (True where a key is real) or allowed_BTS (True where a query may attend to a key).
+    """
+    if allowed is None:
         return None if causal_TS is None else causal_TS[None, None]
-    padding_B11S = allowed_BS[:, None, None, :]
-    return padding_B11S if causal_TS is None else padding_B11S & causal_TS
+    allowed_B1TS = allowed[:, None, None, :] if allowed.dim() == 2 else allowed[:, None]
+    return allowed_B1TS if causal_TS is None else allowed_B1TS & causal_TS

@@ -1,0 +1,62 @@
+"""A stack of self-attending blocks on an embedding: an encoder, or with causal blocks a decoder-only model.
+
+Shapes: B batch, T length, D model width, N rows of a search.
+"""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from headloom.nn.attention import KeyValues
+from headloom.nn.blocks import EncoderBlock, to_step_precision
+from headloom.nn.dropout import Dropout
+from headloom.nn.positional import Positional
+
+
+class Embedding(nn.Module):
+    """Tokens as vectors: table, scale sqrt(D) (Vaswani et al. 2017, section 3.4), positions, dropout."""
+
+    def __init__(self, table: nn.Embedding, positional: Positional, *, scaled: bool, dropout: float) -> None:
+        super().__init__()
+        self.table = table
+        self.positional = positional
+        self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
+        self.dropout = Dropout(dropout)
+
+    def forward(self, token_BT: Tensor, *, first: int = 0) -> Tensor:
+        return self.dropout(self.positional.embed(self.table(token_BT) * self.scale, first=first))
+
+
+class Stack(nn.Module):
+    """Embedding, blocks, and a last norm where the placement asks for one (pre-norm), else nothing."""
+
+    def __init__(self, embedding: Embedding, blocks: Sequence[EncoderBlock], norm: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(self, token_BT: Tensor, allowed: Tensor | None) -> Tensor:
+        """hidden_BTD. `allowed`: see `MultiHeadAttention.forward`; causal blocks need none against right padding."""
+        x_BTD = self.embedding(token_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, allowed)
+        # Several layers may read it (every decoder block does): converted once.
+        return to_step_precision(self.norm(x_BTD))
+
+    def start(self, num_rows: int, max_length: int) -> list[KeyValues]:
+        """Empty caches of causal blocks: room for `max_length` tokens of each row, in the precision of the step."""
+        like = to_step_precision(self.embedding.table.weight.new_empty(0))
+        return [block.self_attention.start_cache(num_rows, max_length, like) for block in self.blocks]  # type: ignore[union-attr, operator]
+
+    def step(self, token_NT: Tensor, caches: Sequence[KeyValues], allowed: Tensor | None = None) -> Tensor:
+        """hidden_NTD of the next T tokens of each row, as `forward` has them at those places; causal blocks only.
+
+        `allowed` as in `forward`, over all keys so far.
+        """
+        x_NTD = self.embedding(token_NT, first=caches[0].length)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            assert isinstance(block, EncoderBlock)
+            x_NTD = block.step(x_NTD, cache, allowed)
+        return to_step_precision(self.norm(x_NTD))
