@@ -20,7 +20,7 @@ CHUNK_LOGITS = 1 << 22
 
 @dataclass
 class LossSum:
-    """Sums over the targets that count, in nats and float32.
+    """Sums over the targets that count, in nats and float32 (float64 of a float64 model).
 
     `loss` is what is minimised (smoothed) and carries the gradient; `nll` is
     the plain negative log-likelihood, `num_correct` how many targets have the
@@ -64,22 +64,23 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         device_type = hidden_ND.device.type
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_ND.dtype
+        wide = torch.promote_types(dtype, torch.float32)
         N, V = target_N.numel(), weight_VD.size(0)
         with torch.autocast(device_type, enabled=False):
             h_ND, w_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
-            sum_D = w_VD.sum(0, dtype=torch.float32)  # the row that smoothing pulls towards
+            sum_D = w_VD.sum(0, dtype=wide)  # the row that smoothing pulls towards
             wants_gradient = any(ctx.needs_input_grad[:2])
             if wants_gradient:
                 # float16 would lose what is below 6e-8 before the loss scale reaches it.
-                dh_ND = torch.empty_like(h_ND, dtype=torch.float32 if dtype is torch.float16 else dtype)
-                dw_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
-            nll = torch.zeros((), device=hidden_ND.device)
-            uniform = torch.zeros((), device=hidden_ND.device)
+                dh_ND = torch.empty_like(h_ND, dtype=wide if dtype is torch.float16 else dtype)
+                dw_VD = torch.zeros_like(weight_VD, dtype=wide)
+            nll = torch.zeros((), dtype=wide, device=hidden_ND.device)
+            uniform = torch.zeros((), dtype=wide, device=hidden_ND.device)
             num_correct = torch.zeros((), dtype=torch.int64, device=hidden_ND.device)
             chunk = max(1, CHUNK_LOGITS // V)
             for start in range(0, N, chunk):
                 h_CD, target_C1 = h_ND[start : start + chunk], target_N[start : start + chunk, None]
-                logits_CV = (h_CD @ w_VD.T).float()
+                logits_CV = (h_CD @ w_VD.T).to(wide)
                 own_C = logits_CV.gather(-1, target_C1).squeeze(-1)
                 best_C = logits_CV.amax(-1)
                 p_CV = logits_CV.softmax(-1)
@@ -88,17 +89,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 nll += (log_z_C - own_C).sum()
                 num_correct += (own_C == best_C).sum()
                 if smoothing > 0:
-                    uniform += (log_z_C - (h_CD.float() @ sum_D) / V).sum()
+                    uniform += (log_z_C - (h_CD.to(wide) @ sum_D) / V).sum()
                 if wants_gradient:
                     p_CV = p_CV.to(dtype)
-                    dh_CD = (p_CV @ w_VD).float()
-                    dh_CD -= (1 - smoothing) * w_VD[target_C1.squeeze(-1)].float()
+                    dh_CD = (p_CV @ w_VD).to(wide)
+                    dh_CD -= (1 - smoothing) * w_VD[target_C1.squeeze(-1)].to(wide)
                     dh_CD -= (smoothing / V) * sum_D
                     dh_ND[start : start + chunk] = dh_CD
                     dw_VD += p_CV.T @ h_CD
             if wants_gradient:
-                dw_VD.index_add_(0, target_N, h_ND.float(), alpha=-(1 - smoothing))
-                dw_VD -= (smoothing / V) * h_ND.sum(0, dtype=torch.float32)
+                dw_VD.index_add_(0, target_N, h_ND.to(wide), alpha=-(1 - smoothing))
+                dw_VD -= (smoothing / V) * h_ND.sum(0, dtype=wide)
                 ctx.save_for_backward(dh_ND, dw_VD)
                 ctx.dtypes = hidden_ND.dtype, weight_VD.dtype
         loss = (1 - smoothing) * nll + smoothing * uniform

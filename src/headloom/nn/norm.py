@@ -1,4 +1,4 @@
-"""Normalisation of the residual stream, computed in float32 whatever the precision of the step.
+"""Normalisation of the residual stream, computed in float32 (float64 of a float64) whatever the precision of the step.
 
 Shapes: B batch, T length, D model width.
 """
@@ -15,7 +15,8 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(d_model, eps=epsilon)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return F.layer_norm(x_BTD.float(), self.normalized_shape, self.weight, self.bias, self.eps)
+        x_BTD = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
+        return F.layer_norm(x_BTD, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -31,6 +32,6 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        x_BTD = x_BTD.float()
+        x_BTD = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
         mean_square_BT1 = torch.linalg.vector_norm(x_BTD, dim=-1, keepdim=True).square() / x_BTD.size(-1)
         return x_BTD * torch.rsqrt(mean_square_BT1 + self.epsilon) * self.weight

@@ -48,10 +48,11 @@ class Sinusoidal(Positional):
 
     def embed(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
         stop = first + x_BTD.size(-2)
-        if stop > self.table_TD.size(0):
+        dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+        if stop > self.table_TD.size(0) or self.table_TD.dtype is not dtype:
             angle_TK = _angles(_rounded_up(stop), self.d_model, self.base)
             table_TD = torch.stack([angle_TK.sin(), angle_TK.cos()], dim=-1).flatten(-2)[:, : self.d_model]
-            self.table_TD = table_TD.to(device=x_BTD.device, dtype=torch.float32)
+            self.table_TD = table_TD.to(device=x_BTD.device, dtype=dtype)
         return x_BTD + self.table_TD[first:stop]
 
 
@@ -76,7 +77,7 @@ class Rotary(Positional):
     Channel k of a head is paired with channel k + K/2 and the pair turned by
     position / base^(2k/K), so that a score depends on positions only through
     their distance. (The paper pairs neighbours; the halves are a fixed
-    permutation of that and vectorise.) Angles stay in float32: bfloat16 rounds
+    permutation of that and vectorise.) Angles are float32 at least: bfloat16 rounds
     whole numbers above 256, so that neighbouring positions would share an angle.
 
     Raises:
@@ -97,10 +98,11 @@ class Rotary(Positional):
 
     def rotate(self, x_BHTK: Tensor, *, first: int = 0) -> Tensor:
         stop = first + x_BHTK.size(-2)
-        if stop > self.cos_TK.size(0):
+        dtype = torch.promote_types(x_BHTK.dtype, torch.float32)
+        if stop > self.cos_TK.size(0) or self.cos_TK.dtype is not dtype:
             angle_TK = _angles(_rounded_up(stop), self.head_width, self.base)
-            self.cos_TK = torch.cat([angle_TK.cos(), angle_TK.cos()], dim=-1).float().to(x_BHTK.device)
-            self.sin_TK = torch.cat([-angle_TK.sin(), angle_TK.sin()], dim=-1).float().to(x_BHTK.device)
+            self.cos_TK = torch.cat([angle_TK.cos(), angle_TK.cos()], dim=-1).to(x_BHTK.device, dtype)
+            self.sin_TK = torch.cat([-angle_TK.sin(), angle_TK.sin()], dim=-1).to(x_BHTK.device, dtype)
         swapped_BHTK = x_BHTK.roll(self.head_width // 2, dims=-1)
         turned_BHTK = x_BHTK * self.cos_TK[first:stop] + swapped_BHTK * self.sin_TK[first:stop]
         return turned_BHTK.to(x_BHTK.dtype)
