@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from headloom import build
+from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
 from headloom.config.schema_data import CopyConfig, ReverseConfig
+from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_model import (
     GeluConfig,
     Initialization,
@@ -28,10 +30,8 @@ from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, Trans
 from headloom.config.schema_training import (
     AdamConfig,
     AdamWConfig,
-    BeamConfig,
     ConstantConfig,
     CosineConfig,
-    GreedyConfig,
     InverseSqrtConfig,
     LinearConfig,
     MuonConfig,
@@ -220,7 +220,7 @@ def test_a_task_and_a_search_have_the_options_given(make_config):
         (BeamConfig(beam_size=3, length_penalty=0.5, max_length=8), (3, 0.5, 8)),
     ):
         tokenizer = build.ByteTokenizer()
-        translator = build.build_translator(
+        translator = build_translator(
             decoding,
             model_of(config),
             (tokenizer, tokenizer),

@@ -1,4 +1,5 @@
-"""From configuration to objects: corpus, tokenizers, optimizer, schedule, task, translator. The model: build_model.py.
+"""From configuration to objects: corpus, tokenizers, optimizer, schedule, task. The model: build_model.py;
+the translator: build_decoding.py.
 
 Nothing below this floor knows a configuration.
 """
@@ -21,8 +22,6 @@ from headloom.data.text import Corpus, TextPairs, evenly_spread
 from headloom.data.tokenizer import ByteTokenizer, load_tokenizer, tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
-from headloom.decoding.translator import Translator
-from headloom.models.seq2seq import Seq2Seq
 from headloom.tasks.translation import TranslationTask
 from headloom.training import optim, schedule
 from headloom.training.muon import Muon
@@ -233,34 +232,3 @@ def build_learning_rate(config: TrainConfig) -> schedule.LearningRate:
             return schedule.constant(peak=peak, warmup_steps=warmup_steps)
         case _:
             raise AssertionError(config.schedule)
-
-
-def build_translator(
-    config: schema_training.DecodingConfig,
-    model: Seq2Seq,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    *,
-    max_source_length: int,
-    device: torch.device,
-    autocast_dtype: torch.dtype | None,
-) -> Translator:
-    """`max_source_length` is `data.max_length` of the training: longer sources were never seen."""
-    match config:
-        case schema_training.GreedyConfig():
-            beam_size, length_penalty = 1, 0.0
-        case schema_training.BeamConfig():
-            beam_size, length_penalty = config.beam_size, config.length_penalty
-        case _:
-            raise AssertionError(config)
-    return Translator(
-        model,
-        *tokenizers,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        max_length=config.max_length,
-        max_ratio=config.max_ratio,
-        max_tokens=config.max_tokens,
-        device=device,
-        autocast_dtype=autocast_dtype,
-        max_source_length=max_source_length,
-    )

@@ -30,6 +30,7 @@ from headloom.config.schema_data import (
     TatoebaConfig,
     TsvConfig,
 )
+from headloom.config.schema_decoding import BeamConfig, DecodingConfig, GreedyConfig
 from headloom.config.schema_model import (
     FeedForwardConfig,
     GeluConfig,
@@ -59,12 +60,9 @@ from headloom.config.schema_text import (
 from headloom.config.schema_training import (
     AdamConfig,
     AdamWConfig,
-    BeamConfig,
     ConstantConfig,
     CosineConfig,
-    DecodingConfig,
     Device,
-    GreedyConfig,
     InverseSqrtConfig,
     LinearConfig,
     MuonConfig,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from headloom import build
+from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
 from headloom.config.schema import TrainConfig
 from headloom.data.batch import EvaluationBatches, TrainingBatches
@@ -93,7 +94,7 @@ class TranslationWork:
         self.model = build_model(self.config, source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size)
         self.model.to(device).train()
         self.task = build.build_task(self.config.task)
-        self.translator = build.build_translator(
+        self.translator = build_translator(
             self.config.decoding,
             self.model,
             self.tokenizers,

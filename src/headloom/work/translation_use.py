@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headloom import build
+from headloom.build_decoding import build_translator
 from headloom.config import saved
 from headloom.config.schema import EvaluateConfig, TranslateConfig
 from headloom.config.schema_data import DataConfig
-from headloom.config.schema_training import DecodingConfig
+from headloom.config.schema_decoding import DecodingConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.files import open_parallel, written_beside
 from headloom.decoding.translator import Translator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def translator_of(trained: Trained, decoding: DecodingConfig) -> Translator:
     """The search that `decoding` describes, over the model of a checkpoint."""
     assert isinstance(trained.model, Seq2Seq)
-    return build.build_translator(
+    return build_translator(
         decoding,
         trained.model,
         build.saved_tokenizers(trained.contents["tokenizers"]),
