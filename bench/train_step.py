@@ -129,8 +129,9 @@ def our_step(size: str, attention_dropout: bool, precision: str) -> Step:
     """One update of the same model by `Trainer.train_step`, built from the configuration as train.py does."""
     import torch
 
-    from headloom.build import build_optimizer, build_task
+    from headloom.build import build_task
     from headloom.build_model import build_model
+    from headloom.build_training import build_optimizer
     from headloom.config import saved, schema
     from headloom.data.batch import Batch
     from headloom.nn.loss import IGNORE

@@ -13,8 +13,10 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import CopyConfig, DataConfig
 from headloom.config.schema_decoding import GreedyConfig
 from headloom.config.schema_model import PreNormConfig, ReluConfig, Seq2SeqConfig, SinusoidalConfig
+from headloom.config.schema_optimizer import AdamConfig
+from headloom.config.schema_schedule import ConstantConfig
 from headloom.config.schema_text import CharConfig, TranslationConfig
-from headloom.config.schema_training import AdamConfig, ConstantConfig, TrainerConfig
+from headloom.config.schema_training import TrainerConfig
 from headloom.models.seq2seq import Decoder, Seq2Seq
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.attention import MultiHeadAttention

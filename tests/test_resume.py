@@ -16,8 +16,10 @@ import torch
 from headloom import run
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import TsvConfig
+from headloom.config.schema_optimizer import AdamConfig, AdamWConfig, MuonConfig
+from headloom.config.schema_schedule import ConstantConfig, CosineConfig
 from headloom.config.schema_text import BpeConfig
-from headloom.config.schema_training import AdamConfig, AdamWConfig, ConstantConfig, CosineConfig, MuonConfig, Precision
+from headloom.config.schema_training import Precision
 from headloom.errors import CheckpointError, ConfigError
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 

@@ -1,5 +1,6 @@
-"""From configuration to objects: corpus, tokenizers, optimizer, schedule, task. The model: build_model.py;
-the translator: build_decoding.py.
+"""From configuration to objects: corpus, tokenizers, task.
+
+The model: build_model.py. Optimizer and schedule: build_training.py. The translator: build_decoding.py.
 
 Nothing below this floor knows a configuration.
 """
@@ -10,12 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
-from headloom.config import schema_data, schema_text, schema_training
+from headloom.config import schema_data, schema_text
 from headloom.config.saved import to_plain
-from headloom.config.schema import TrainConfig
 from headloom.data import corpora
 from headloom.data.files import written_beside
 from headloom.data.text import Corpus, TextPairs, evenly_spread
@@ -23,11 +20,7 @@ from headloom.data.tokenizer import ByteTokenizer, load_tokenizer, tokenizer_fro
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
 from headloom.tasks.translation import TranslationTask
-from headloom.training import optim, schedule
-from headloom.training.muon import Muon
-from headloom.training.precision import has_fast_bfloat16
 
-DEFAULT_PEAK, DEFAULT_MUON_PEAK = 1e-3, 2e-2
 MAX_TOKENIZER_PAIRS = 2_000_000
 """Pairs a tokenizer is trained on; of a larger corpus as many at equal distances."""
 
@@ -183,52 +176,3 @@ def build_task(config: schema_text.TaskConfig) -> TranslationTask:
             return TranslationTask(label_smoothing=config.label_smoothing, headline=config.headline.name)
         case _:
             raise AssertionError(config)
-
-
-def build_optimizer(
-    config: schema_training.OptimizerConfig, model: nn.Module, *, device: torch.device
-) -> torch.optim.Optimizer:
-    match config:
-        case schema_training.AdamConfig():
-            return optim.adam(model, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon)
-        case schema_training.AdamWConfig():
-            return optim.adamw(
-                model,
-                beta1=config.beta1,
-                beta2=config.beta2,
-                epsilon=config.epsilon,
-                weight_decay=config.weight_decay,
-            )
-        case schema_training.MuonConfig():
-            return Muon(
-                model,
-                momentum=config.momentum,
-                adam_share=config.adam_share,
-                beta1=config.beta1,
-                beta2=config.beta2,
-                epsilon=config.epsilon,
-                weight_decay=config.weight_decay,
-                dtype=torch.bfloat16 if has_fast_bfloat16(device) else torch.float32,
-            )
-        case _:
-            raise AssertionError(config)
-
-
-def build_learning_rate(config: TrainConfig) -> schedule.LearningRate:
-    peak = config.optimizer.lr
-    if peak is None:
-        peak = DEFAULT_MUON_PEAK if isinstance(config.optimizer, schema_training.MuonConfig) else DEFAULT_PEAK
-    warmup_steps, max_steps = config.schedule.warmup_steps, config.trainer.max_steps
-    match config.schedule:
-        case schema_training.NoamConfig(factor=factor):
-            return schedule.noam(d_model=config.model.d_model, warmup_steps=warmup_steps, factor=factor)
-        case schema_training.InverseSqrtConfig():
-            return schedule.inverse_sqrt(peak=peak, warmup_steps=warmup_steps)
-        case schema_training.CosineConfig(final_share=final_share):
-            return schedule.cosine(peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share)
-        case schema_training.LinearConfig(final_share=final_share):
-            return schedule.linear(peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share)
-        case schema_training.ConstantConfig():
-            return schedule.constant(peak=peak, warmup_steps=warmup_steps)
-        case _:
-            raise AssertionError(config.schedule)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from headloom import build
+from headloom.build_training import build_learning_rate, build_optimizer
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
@@ -69,8 +69,8 @@ class TrainingRun:
         self.trainer = Trainer(
             model,
             self.work.task,
-            build.build_optimizer(config.optimizer, model, device=self.device),
-            learning_rate=build.build_learning_rate(config),
+            build_optimizer(config.optimizer, model, device=self.device),
+            learning_rate=build_learning_rate(config),
             device=self.device,
             autocast_dtype=self.dtype,
             max_grad_norm=trainer.max_grad_norm,

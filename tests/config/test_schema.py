@@ -12,8 +12,10 @@ from headloom.config.schema import CHOICES, EvaluateDataConfig, Split, TrainConf
 from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
 from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_model import LearnedConfig, RopeConfig, Seq2SeqConfig, SinusoidalConfig, Tying
+from headloom.config.schema_optimizer import AdamConfig
+from headloom.config.schema_schedule import CosineConfig, NoamConfig
 from headloom.config.schema_text import BpeConfig, TranslationConfig, UnigramConfig
-from headloom.config.schema_training import AdamConfig, CosineConfig, Device, NoamConfig, Precision, TrainerConfig
+from headloom.config.schema_training import Device, Precision, TrainerConfig
 from headloom.errors import ConfigError
 
 DEFAULTS = {

@@ -48,6 +48,15 @@ from headloom.config.schema_model import (
     SwigluConfig,
     Tying,
 )
+from headloom.config.schema_optimizer import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from headloom.config.schema_schedule import (
+    ConstantConfig,
+    CosineConfig,
+    InverseSqrtConfig,
+    LinearConfig,
+    NoamConfig,
+    ScheduleConfig,
+)
 from headloom.config.schema_text import (
     BpeConfig,
     ByteConfig,
@@ -58,18 +67,8 @@ from headloom.config.schema_text import (
     UnigramConfig,
 )
 from headloom.config.schema_training import (
-    AdamConfig,
-    AdamWConfig,
-    ConstantConfig,
-    CosineConfig,
     Device,
-    InverseSqrtConfig,
-    LinearConfig,
-    MuonConfig,
-    NoamConfig,
-    OptimizerConfig,
     Precision,
-    ScheduleConfig,
     TrainerConfig,
     check_precision,
 )
