@@ -150,7 +150,7 @@ class LineFile:
         """`rule` says in words what `check` asks; a text is checked once for each rule."""
         self.path = Path(path)
         cache.mkdir(parents=True, exist_ok=True)
-        plain, self.fingerprint = _plain_file(self.path, cache)
+        plain, self.fingerprint = plain_file(self.path, cache)
         if plain.stat().st_size == 0:
             raise DataError(f"{path} is empty; it must hold at least one line")
         index = cache / f"{content_hash([_FORMAT, self.fingerprint, rule])[:40]}.lines"
@@ -239,7 +239,7 @@ class _PairedLines(TextPairs):
             yield self._parse(line, f"{self.name}: line {number}")
 
 
-def _plain_file(path: Path, cache: Path) -> tuple[Path, str]:
+def plain_file(path: Path, cache: Path) -> tuple[Path, str]:
     """`path` itself, or the unpacked copy of it in `cache`; and the hash of its bytes as they are on disk."""
     digest = hashlib.blake2b(digest_size=32)
     try:

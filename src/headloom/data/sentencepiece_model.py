@@ -22,6 +22,10 @@ UNKNOWN_SURFACE = "\u2047"
 """What an unknown piece reads as in decoded text: without the spaces that SentencePiece puts around it by default."""
 
 
+LINE_END = "\n"
+"""The piece of a line end in a tokenizer of running text."""
+
+
 class PieceType(Enum):
     """SentencePiece.Type."""
 
@@ -41,9 +45,10 @@ class Piece(NamedTuple):
     type: PieceType
 
 
-_PIECES, _TRAINER_SPEC = 1, 2  # fields of ModelProto
+_PIECES, _TRAINER_SPEC, _NORMALIZER_SPEC = 1, 2, 3  # fields of ModelProto
 _PIECE, _SCORE, _TYPE = 1, 2, 3  # fields of ModelProto.SentencePiece
 _MODEL_TYPE, _UNK_SURFACE = 3, 44  # fields of TrainerSpec
+_ADD_DUMMY_PREFIX, _REMOVE_EXTRA_WHITESPACES = 3, 4  # fields of NormalizerSpec
 _SPECIAL_NAMES = {"bos": 46, "eos": 47, "pad": 48}  # TrainerSpec.{bos,eos,pad}_piece: the name the special is found by
 _DEFAULT_NAMES = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -86,15 +91,31 @@ def with_special_pieces(model: bytes, *, name: str) -> bytes:
         while piece in present:
             piece = f"<{piece}>"  # the model uses the name for a piece that text can contain
         present.add(piece)
-        encoded = piece.encode("utf-8")
-        body = (
-            _field(_PIECE, _BYTES, encoded)
-            + _field(_SCORE, _FIXED32, bytes(4))
-            + _field(_TYPE, _VARINT, _varint(PieceType.control.value))
-        )
-        pieces += _field(_PIECES, _BYTES, body)
-        spec += _field(field, _BYTES, encoded)
+        pieces += _new_piece(piece, PieceType.control)
+        spec += _field(field, _BYTES, piece.encode("utf-8"))
     return model + pieces + _field(_TRAINER_SPEC, _BYTES, spec)
+
+
+def for_running_text(model: bytes) -> bytes:
+    """A valid `model` that keeps line ends and blanks of running text, with the options of `train_tokenizer` for it.
+
+    A line end gets a piece where it has none, as the last id; no space is added
+    before a text or taken from it. Its folding of characters stays.
+    """
+    has_line_end = any(piece == (LINE_END, piece.score, PieceType.user_defined) for piece in read_pieces(model))
+    added = b"" if has_line_end else _new_piece(LINE_END, PieceType.user_defined)
+    spec = _field(_ADD_DUMMY_PREFIX, _VARINT, _varint(0)) + _field(_REMOVE_EXTRA_WHITESPACES, _VARINT, _varint(0))
+    return model + added + _field(_NORMALIZER_SPEC, _BYTES, spec)
+
+
+def _new_piece(text: str, kind: PieceType) -> bytes:
+    """A field of ModelProto: one more entry of the vocabulary."""
+    body = (
+        _field(_PIECE, _BYTES, text.encode("utf-8"))
+        + _field(_SCORE, _FIXED32, bytes(4))
+        + _field(_TYPE, _VARINT, _varint(kind.value))
+    )
+    return _field(_PIECES, _BYTES, body)
 
 
 def model_kind(model: bytes) -> str:

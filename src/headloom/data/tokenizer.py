@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from headloom.data.sentencepiece_model import with_special_pieces
+from headloom.data.sentencepiece_model import for_running_text, with_special_pieces
 from headloom.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
@@ -87,8 +87,10 @@ def tokenizer_from_state(state: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def load_tokenizer(path: Path, *, sampling: float = 0.0) -> SentencePieceTokenizer:
+def load_tokenizer(path: Path, *, sampling: float = 0.0, running_text: bool = False) -> SentencePieceTokenizer:
     """The tokenizer of a SentencePiece model file; specials that it lacks get new ids at its end.
+
+    `running_text`: made to keep line ends and blanks, see `for_running_text`.
 
     Raises:
         DataError: there is no such file, or it is no SentencePiece model.
@@ -98,4 +100,7 @@ def load_tokenizer(path: Path, *, sampling: float = 0.0) -> SentencePieceTokeniz
         model = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"the tokenizer model {path} cannot be read: {error.strerror}") from error
-    return SentencePieceTokenizer(with_special_pieces(model, name=str(path)), sampling=sampling, name=str(path))
+    complete = with_special_pieces(model, name=str(path))
+    if running_text:
+        complete = for_running_text(complete)
+    return SentencePieceTokenizer(complete, sampling=sampling, name=str(path))

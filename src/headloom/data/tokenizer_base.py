@@ -51,8 +51,11 @@ class Tokenizer(ABC):
         not form a character (a model may stop in the middle of one). A line
         end becomes a space. An unknown piece reads as U+2047.
         """
-        real = [int(i) for i in ids if 0 <= i < self.vocab_size]
-        return self._decode(real).translate(_LINE_ENDS)
+        return self.decode_text(ids).translate(_LINE_ENDS)
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """The text of `ids` with its line ends: what `decode` gives otherwise."""
+        return self._decode([int(i) for i in ids if 0 <= i < self.vocab_size])
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import sentencepiece
 
-from headloom.data.sentencepiece_model import UNKNOWN_SURFACE, with_special_pieces
+from headloom.data.sentencepiece_model import LINE_END, UNKNOWN_SURFACE, with_special_pieces
 from headloom.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from headloom.errors import ConfigError, DataError
 
@@ -31,6 +31,7 @@ def train_tokenizer(
     character_coverage: float = 1.0,
     byte_fallback: bool = True,
     sampling: float = 0.0,
+    running_text: bool = False,
     num_threads: int = 8,
 ) -> SentencePieceTokenizer:
     """A tokenizer learned from `texts`, which are read once, as a stream.
@@ -42,7 +43,10 @@ def train_tokenizer(
     then `decode(encode(text)) == text` for each line without U+2581, which
     SentencePiece uses for the space. `character_coverage` is the share of
     characters with a piece of their own; the others are bytes with
-    `byte_fallback`, unknown without.
+    `byte_fallback`, unknown without. With `running_text` the line end is a
+    piece of its own that meets no other, and a text begins without an added
+    space: text may then be cut before and behind any line end, and its parts
+    have the ids that it has as a whole.
 
     The result is a function of the arguments: unigram sums in an order that
     `num_threads` decides, so that is not taken from the machine.
@@ -67,7 +71,9 @@ def train_tokenizer(
             eos_id=3,
             unk_surface=UNKNOWN_SURFACE,
             normalization_rule_name=normalization,
-            remove_extra_whitespaces=normalization != "identity",
+            remove_extra_whitespaces=normalization != "identity" and not running_text,
+            add_dummy_prefix=not running_text,
+            user_defined_symbols=[LINE_END] if running_text else [],
             character_coverage=character_coverage,
             byte_fallback=byte_fallback,
             max_sentence_length=MAX_LINE_BYTES,
