@@ -10,7 +10,6 @@ from torch import nn
 from headloom import build
 from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
-from headloom.build_training import build_learning_rate, build_optimizer
 from headloom.config.schema_data import CopyConfig, ReverseConfig
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_model import (
@@ -27,8 +26,6 @@ from headloom.config.schema_model import (
     SwigluConfig,
     Tying,
 )
-from headloom.config.schema_optimizer import AdamConfig, AdamWConfig, MuonConfig
-from headloom.config.schema_schedule import ConstantConfig, CosineConfig, InverseSqrtConfig, LinearConfig, NoamConfig
 from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, TranslationConfig, UnigramConfig
 from headloom.data.text import PairList
 from headloom.models.seq2seq import Seq2Seq
@@ -168,40 +165,6 @@ def test_two_vocabularies_cannot_be_one_matrix(make_config):
     model = build_model(untied, source_vocab_size=19, target_vocab_size=20)
     assert model.output_weight is model.decoder.embedding.table.weight
     assert model.encoder.embedding.table.num_embeddings == 19
-
-
-def test_a_schedule_has_the_peak_and_the_length_of_the_run(make_config):
-    """B48: the default peak is 0.001; noam computes its own."""
-    for schedule in (InverseSqrtConfig, CosineConfig, LinearConfig, ConstantConfig):
-        config = make_config(schedule=schedule(warmup_steps=5), trainer={"max_steps": 20})
-        assert build_learning_rate(config)(4) == pytest.approx(1e-3)
-        config = replace(config, optimizer=AdamConfig(lr=0.5))
-        assert build_learning_rate(config)(4) == pytest.approx(0.5)
-    for schedule in (CosineConfig, LinearConfig):
-        config = make_config(schedule=schedule(warmup_steps=5, final_share=0.1), trainer={"max_steps": 20})
-        assert build_learning_rate(config)(20) == pytest.approx(1e-4)
-    noam = build_learning_rate(make_config(schedule=NoamConfig(warmup_steps=5, factor=2.0)))
-    assert noam(4) == pytest.approx(2 * 16**-0.5 * 5**-0.5)
-
-
-def test_an_optimizer_has_the_options_given(make_config):
-    model, cpu = model_of(make_config()), torch.device("cpu")
-    adam = build_optimizer(AdamConfig(beta1=0.8, beta2=0.95, epsilon=1e-6), model, device=cpu)
-    assert {(g["betas"], g["eps"], g["weight_decay"]) for g in adam.param_groups} == {((0.8, 0.95), 1e-6, 0)}
-    adamw = build_optimizer(AdamWConfig(weight_decay=0.3), model, device=cpu)
-    assert sorted(group["weight_decay"] for group in adamw.param_groups) == [0.0, 0.3]
-    muon = build_optimizer(MuonConfig(adam_share=0.25, weight_decay=0.3), model, device=cpu)
-    assert [(g["rate_share"], g["weight_decay"]) for g in muon.param_groups] == [(1.0, 0.3), (0.25, 0.3), (0.25, 0.0)]
-
-
-@pytest.mark.parametrize("optimizer", [AdamConfig(), AdamWConfig(), MuonConfig()], ids=lambda config: config.kind.name)
-def test_every_optimizer_takes_every_parameter_once(make_config, optimizer):
-    """B61."""
-    model = model_of(make_config(feed_forward=SwigluConfig(), position=LearnedConfig(max_length=64)))
-    built = build_optimizer(optimizer, model, device=torch.device("cpu"))
-    entries = [parameter for group in built.param_groups for parameter in group["params"]]
-    assert len(entries) == len(set(entries))
-    assert set(entries) == set(model.parameters())
 
 
 def test_a_task_and_a_search_have_the_options_given(make_config):

@@ -16,7 +16,7 @@ import torch
 from headloom import run
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import TsvConfig
-from headloom.config.schema_optimizer import AdamConfig, AdamWConfig, MuonConfig
+from headloom.config.schema_optimizer import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SgdConfig
 from headloom.config.schema_schedule import ConstantConfig, CosineConfig
 from headloom.config.schema_text import BpeConfig
 from headloom.config.schema_training import Precision
@@ -142,8 +142,13 @@ def test_a_run_resumed_twice_is_the_same_run(config, straight, tmp_path):
 
 @pytest.mark.parametrize(
     ("optimizer", "precision"),
-    [(AdamConfig(), Precision.bfloat16), (MuonConfig(), Precision.float32)],
-    ids=["adam", "muon"],
+    [
+        (AdamConfig(), Precision.bfloat16),
+        (MuonConfig(), Precision.float32),
+        (AdafactorConfig(), Precision.float32),
+        (SgdConfig(), Precision.float32),
+    ],
+    ids=["adam", "muon", "adafactor", "sgd"],
 )
 def test_every_optimizer_goes_on_where_it_was(config, tmp_path, optimizer, precision):
     """B54."""
@@ -248,6 +253,15 @@ def test_other_options_are_taken_from_the_command_line_and_said(config, straight
     assert rates == {step: pytest.approx(2 * before[step]) for step in (8, 10, 12)}
     groups = load_checkpoint(last(tmp_path))["optimizer"]["param_groups"]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+
+
+def test_a_checkpoint_from_before_an_option_goes_on_with_its_default(config, straight, tmp_path):
+    contents = load_checkpoint(numbered(straight, 9))
+    del contents["config"]["optimizer"]["decay_norms"]
+    del contents["plateau"]
+    save_checkpoint(tmp_path / "older.pt", contents)
+    resume(config, tmp_path / "run", tmp_path / "older.pt")
+    assert differences(last(tmp_path / "run"), last(straight)) == []
 
 
 def test_training_pairs_that_changed_are_noticed(make_config, tmp_path):

@@ -9,8 +9,6 @@ from headloom.training import optim, schedule
 from headloom.training.muon import Muon
 from headloom.training.precision import has_fast_bfloat16
 
-DEFAULT_PEAK, DEFAULT_MUON_PEAK = 1e-3, 2e-2
-
 
 def build_optimizer(
     config: schema_optimizer.OptimizerConfig, model: nn.Module, *, device: torch.device
@@ -25,6 +23,16 @@ def build_optimizer(
                 beta2=config.beta2,
                 epsilon=config.epsilon,
                 weight_decay=config.weight_decay,
+                rule=_decay_rule(config),
+            )
+        case schema_optimizer.AdafactorConfig():
+            return optim.adafactor(
+                model,
+                beta2_exponent=config.beta2_exponent,
+                clip_threshold=config.clip_threshold,
+                epsilon=config.epsilon,
+                weight_decay=config.weight_decay,
+                rule=_decay_rule(config),
             )
         case schema_optimizer.MuonConfig():
             return Muon(
@@ -36,26 +44,79 @@ def build_optimizer(
                 epsilon=config.epsilon,
                 weight_decay=config.weight_decay,
                 dtype=torch.bfloat16 if has_fast_bfloat16(device) else torch.float32,
+                rule=_decay_rule(config),
+            )
+        case schema_optimizer.SgdConfig():
+            return optim.sgd(
+                model,
+                momentum=config.momentum,
+                nesterov=config.nesterov,
+                weight_decay=config.weight_decay,
+                rule=_decay_rule(config),
             )
         case _:
             raise AssertionError(config)
 
 
-def build_learning_rate(config: TrainConfig) -> schedule.LearningRate:
-    peak = config.optimizer.lr
-    if peak is None:
-        peak = DEFAULT_MUON_PEAK if isinstance(config.optimizer, schema_optimizer.MuonConfig) else DEFAULT_PEAK
-    warmup_steps, max_steps = config.schedule.warmup_steps, config.trainer.max_steps
+def _decay_rule(config: schema_optimizer.WeightDecayConfig) -> optim.DecayRule:
+    return optim.DecayRule(
+        embeddings=config.decay_embeddings,
+        positions=config.decay_positions,
+        norms=config.decay_norms,
+        biases=config.decay_biases,
+    )
+
+
+def peak_rate(config: TrainConfig) -> float:
+    """The highest rate of the schedule, which it reaches with the last update of its warm-up."""
+    if isinstance(config.schedule, schema_schedule.NoamConfig):
+        return build_learning_rate(config)(_num_warmup_steps(config) - 1)
+    return config.optimizer.unset_lr if config.optimizer.lr is None else config.optimizer.lr
+
+
+def build_learning_rate(config: TrainConfig) -> schedule.LearningRate | schedule.Plateau:
+    warmup_steps, max_steps = _num_warmup_steps(config), config.trainer.max_steps
     match config.schedule:
         case schema_schedule.NoamConfig(factor=factor):
             return schedule.noam(d_model=config.model.d_model, warmup_steps=warmup_steps, factor=factor)
         case schema_schedule.InverseSqrtConfig():
-            return schedule.inverse_sqrt(peak=peak, warmup_steps=warmup_steps)
+            return schedule.inverse_sqrt(peak=peak_rate(config), warmup_steps=warmup_steps)
         case schema_schedule.CosineConfig(final_share=final_share):
-            return schedule.cosine(peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share)
+            return schedule.cosine(
+                peak=peak_rate(config), warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share
+            )
         case schema_schedule.LinearConfig(final_share=final_share):
-            return schedule.linear(peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share)
+            return schedule.linear(
+                peak=peak_rate(config), warmup_steps=warmup_steps, max_steps=max_steps, final_share=final_share
+            )
+        case schema_schedule.WsdConfig():
+            return schedule.wsd(
+                peak=peak_rate(config),
+                warmup_steps=warmup_steps,
+                max_steps=max_steps,
+                decay_share=config.schedule.decay_share,
+                final_share=config.schedule.final_share,
+                shape=schedule.Shape[config.schedule.decay_shape.name],
+            )
         case schema_schedule.ConstantConfig():
-            return schedule.constant(peak=peak, warmup_steps=warmup_steps)
+            return schedule.constant(peak=peak_rate(config), warmup_steps=warmup_steps)
+        case schema_schedule.PlateauConfig():
+            return schedule.Plateau(
+                peak=peak_rate(config),
+                warmup_steps=warmup_steps,
+                factor=config.schedule.factor,
+                patience=config.schedule.patience,
+                final_share=config.schedule.final_share,
+            )
         case _:
             raise AssertionError(config.schedule)
+
+
+def _num_warmup_steps(config: TrainConfig) -> int:
+    """At least 1 for the schedules that are measured from the end of their warm-up."""
+    num_steps = config.schedule.num_warmup_steps(config.trainer.max_steps)
+    match config.schedule:
+        case schema_schedule.NoamConfig() | schema_schedule.InverseSqrtConfig():
+            return max(1, num_steps)
+        case _:
+            return num_steps

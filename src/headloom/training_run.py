@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from headloom.build_training import build_learning_rate, build_optimizer
+from headloom.build_training import build_learning_rate, build_optimizer, peak_rate
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
@@ -17,8 +17,10 @@ from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
 from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
+from headloom.training.optim import describe_groups
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.training.random_state import restore_random_state, seed_everything
+from headloom.training.schedule import Plateau
 from headloom.training.trainer import Trainer
 from headloom.work.families import start_work
 
@@ -44,7 +46,8 @@ class TrainingRun:
         self.resumed_from = _resume_path(config.resume, run_dir)
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
         if self.contents is not None:
-            check_resumed(self.contents["config"], saved.to_plain(config))
+            before = saved.to_plain(saved.from_plain(self.contents["config"]))  # with what was added since then
+            check_resumed(before, saved.to_plain(config))
         self._start_work()
         self._build()
 
@@ -66,11 +69,12 @@ class TrainingRun:
             assert self.resumed_from is not None
             load_weights(model, self.contents["model"], path=self.resumed_from)
         self.average = None if trainer.average_decay is None else WeightAverage(model, decay=trainer.average_decay)
+        self.learning_rate = build_learning_rate(config)
         self.trainer = Trainer(
             model,
             self.work.task,
             build_optimizer(config.optimizer, model, device=self.device),
-            learning_rate=build_learning_rate(config),
+            learning_rate=self.learning_rate,
             device=self.device,
             autocast_dtype=self.dtype,
             max_grad_norm=trainer.max_grad_norm,
@@ -92,6 +96,8 @@ class TrainingRun:
             trainer.max_tokens,
             trainer.accumulation,
         )
+        for line in describe_groups(self.trainer.optimizer, peak=peak_rate(config)):
+            logger.info("%s, %s: %s", config.optimizer.kind.name, config.schedule.kind.name, line)
         loop = Loop(
             trainer=self.trainer,
             batches=self.work.train_batches,
@@ -110,6 +116,8 @@ class TrainingRun:
             evaluate_every=trainer.evaluate_every,
             save_every=trainer.save_every,
             patience=trainer.patience,
+            min_steps=trainer.min_steps,
+            plateau=self.learning_rate if isinstance(self.learning_rate, Plateau) else None,
         )
         if self.contents is not None:
             logger.info("going on from %s at step %d", self.resumed_from, first_step)

@@ -12,8 +12,16 @@ from headloom.config.schema import CHOICES, EvaluateDataConfig, Split, TrainConf
 from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
 from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_model import LearnedConfig, RopeConfig, Seq2SeqConfig, SinusoidalConfig, Tying
-from headloom.config.schema_optimizer import AdamConfig
-from headloom.config.schema_schedule import CosineConfig, NoamConfig
+from headloom.config.schema_optimizer import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SgdConfig
+from headloom.config.schema_schedule import (
+    CosineConfig,
+    DecayShape,
+    InverseSqrtConfig,
+    LinearConfig,
+    NoamConfig,
+    PlateauConfig,
+    WsdConfig,
+)
 from headloom.config.schema_text import BpeConfig, TranslationConfig, UnigramConfig
 from headloom.config.schema_training import Device, Precision, TrainerConfig
 from headloom.errors import ConfigError
@@ -65,9 +73,27 @@ def config(**parts: Any) -> TrainConfig:
         (AdamConfig, {"beta2": 1.0}, "optimizer.beta2=1.0"),
         (CosineConfig, {"final_share": 1.5}, "schedule.final_share=1.5"),
         (NoamConfig, {"warmup_steps": 0}, "schedule.warmup_steps=0"),
+        (InverseSqrtConfig, {"warmup_steps": 0}, "schedule.warmup_steps=0"),
+        (LinearConfig, {"warmup_share": 1.01}, "schedule.warmup_share=1.01"),
+        (LinearConfig, {"warmup_share": 0.1, "warmup_steps": 5}, "schedule.warmup_share=0.1 has no effect with"),
+        (WsdConfig, {"decay_share": 0.0}, "schedule.decay_share=0.0"),
+        (WsdConfig, {"decay_shape": DecayShape.exponential}, "schedule.decay_shape=exponential never reaches"),
+        (PlateauConfig, {"factor": 1.0}, "schedule.factor=1.0"),
+        (PlateauConfig, {"patience": 0}, "schedule.patience=0"),
+        (PlateauConfig, {"final_share": 1.0}, "schedule.final_share=1.0"),
+        (AdamWConfig, {"weight_decay": -0.1}, "optimizer.weight_decay=-0.1"),
+        (AdamWConfig, {"beta1": 1.0}, "optimizer.beta1=1.0"),
+        (AdafactorConfig, {"clip_threshold": 0.5}, "optimizer.clip_threshold=0.5"),
+        (AdafactorConfig, {"beta2_exponent": 0.0}, "optimizer.beta2_exponent=0.0"),
+        (AdafactorConfig, {"epsilon": 0.0}, "optimizer.epsilon=0.0"),
+        (MuonConfig, {"momentum": 1.0}, "optimizer.momentum=1.0"),
+        (SgdConfig, {"momentum": 1.0}, "optimizer.momentum=1.0"),
+        (SgdConfig, {"momentum": 0.0, "nesterov": True}, "optimizer.nesterov has no effect with optimizer.momentum=0"),
         (TrainerConfig, {"max_steps": 0}, "trainer.max_steps=0"),
         (TrainerConfig, {"max_steps": -1}, "trainer.max_steps=-1"),
         (TrainerConfig, {"average_decay": 1.0}, "trainer.average_decay=1.0"),
+        (TrainerConfig, {"min_steps": -1, "patience": 1}, "trainer.min_steps=-1"),
+        (TrainerConfig, {"min_steps": 5}, "trainer.min_steps=5 has no effect with trainer.patience=null"),
         (TrainerConfig, {"patience": 2, "evaluate_every": None}, "trainer.patience has no effect"),
         (TrainerConfig, {"device": Device.cpu, "precision": Precision.float16}, "trainer.precision=float16"),
         (BeamConfig, {"beam_size": 0}, "decoding.beam_size=0"),
@@ -105,6 +131,14 @@ def test_the_widest_values_of_a_range_are_taken() -> None:
         (
             {"schedule": NoamConfig(), "optimizer": AdamConfig(lr=1e-3)},
             "optimizer.lr=0.001 has no effect with schedule=noam",
+        ),
+        (
+            {"schedule": PlateauConfig(), "trainer": TrainerConfig(evaluate_every=None)},
+            "schedule=plateau follows validations",
+        ),
+        (
+            {"schedule": PlateauConfig(patience=3), "trainer": TrainerConfig(patience=3)},
+            "schedule.patience=3 has no effect with trainer.patience=3",
         ),
         ({"resume": ""}, "resume is empty"),
         ({"seed": -1}, "seed=-1"),

@@ -13,6 +13,7 @@ from headloom.errors import TrainingDiverged
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint
 from headloom.training.interrupt import Interrupt, noting_interrupts
 from headloom.training.loop import Loop
+from headloom.training.schedule import Plateau
 
 
 class Numbered:
@@ -167,6 +168,12 @@ def test_training_ends_when_patience_runs_out(make_loop, tmp_path):
     assert loop.is_finished
 
 
+def test_patience_ends_nothing_before_the_fewest_steps(make_loop, tmp_path):
+    loop = make_loop(iter([1.0, 2.0, 2.0, 2.0, 2.0]), evaluate_every=2, patience=2, min_steps=9, max_steps=100)
+    assert loop.run(Interrupt()) == 1.0
+    assert saved(tmp_path) == {"best": 2, "last": 10}
+
+
 def test_patience_is_part_of_the_checkpoint(make_loop, tmp_path):
     """B65: a run that ended early is finished when it is resumed."""
     make_loop(iter([1.0, 2.0, 3.0]), evaluate_every=1, patience=2, max_steps=100).run(Interrupt())
@@ -191,6 +198,29 @@ def test_a_resumed_loop_records_what_one_that_never_stopped_does(make_loop, tmp_
     for name in ("train/loss", "train/accuracy", "train/tokens_per_update", "train/gradient_norm", "valid/loss"):
         later = {step: value for step, value in recorded(straight, name).items() if step > stop_at}
         assert recorded(resumed, name) == later
+
+
+@pytest.mark.parametrize("stop_at", [2, 3, 4, 7])
+def test_a_plateau_hears_of_validations_and_goes_on_where_it_was(make_loop, make_trainer, tmp_path, stop_at):
+    """B56: the rates after a resume are those of the run that never stopped."""
+
+    def make(folder, headlines) -> Loop:
+        plateau = Plateau(peak=0.01, warmup_steps=2, factor=0.5, patience=2, final_share=0.0)
+        trainer = make_trainer(learning_rate=plateau)
+        options = {"trainer": trainer, "plateau": plateau, "evaluate_every": 1, "save_every": 1, "max_steps": 8}
+        return make_loop(iter(headlines), folder=folder, **options)
+
+    headlines = [3.0, 4.0, 2.0, 2.5, 2.5, 2.5, 1.0, 1.5]
+    straight = make(tmp_path / "straight", headlines)
+    straight.run(Interrupt())
+    rates = recorded(straight, "train/learning_rate")
+    assert list(rates.values()) == [0.005, 0.01, 0.01, 0.01, 0.01, 0.005, 0.005, 0.005]
+    contents = load_checkpoint(tmp_path / "straight" / f"step_{stop_at}.pt")
+    resumed = make(tmp_path / "resumed", headlines[stop_at:])
+    resumed.trainer.model.load_state_dict(contents["model"])
+    resumed.load_contents(contents).run(Interrupt())
+    assert recorded(resumed, "train/learning_rate") == {step: rate for step, rate in rates.items() if step > stop_at}
+    assert load_checkpoint(tmp_path / "resumed" / "last.pt")["plateau"] == straight.plateau.state()
 
 
 def test_a_signal_ends_the_loop_after_its_step_with_a_checkpoint(make_loop, tmp_path):

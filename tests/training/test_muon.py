@@ -101,3 +101,19 @@ def test_going_on_from_the_saved_state_changes_nothing():
     train(halves, again, 3, seed=1)
     for a, b in zip(whole.parameters(), halves.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_stack_of_matrices_moves_as_its_matrices_do():
+    """The experts of a mixture are one parameter of three dimensions."""
+    torch.manual_seed(0)
+    gradient_EFD = torch.randn(3, 8, 4)
+    together, apart = nn.Module(), nn.Module()
+    together.blocks = nn.ParameterList([torch.zeros(3, 8, 4)])
+    apart.blocks = nn.ParameterList([torch.zeros(8, 4) for _ in range(3)])
+    together.blocks[0].grad = gradient_EFD.clone()
+    for parameter, gradient_FD in zip(apart.blocks, gradient_EFD, strict=True):
+        parameter.grad = gradient_FD.clone()
+    for module in (together, apart):
+        muon(module).step()
+    assert together.blocks[0].abs().min() > 0
+    torch.testing.assert_close(together.blocks[0], torch.stack(list(apart.blocks)))

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 FIXED = (
     *("model.", "position.", "norm.", "feed_forward.", "tokenizer.", "task.", "data.", "seed"),
-    *("optimizer.kind", "trainer.max_tokens", "trainer.pad_to_multiple"),
+    *("optimizer.kind", "optimizer.decay_", "trainer.max_tokens", "trainer.pad_to_multiple"),
 )
 """How the names of options begin that a resumed run cannot change: weights, moments, ids and the place in the data
 mean nothing without them."""

@@ -48,14 +48,23 @@ from headloom.config.schema_model import (
     SwigluConfig,
     Tying,
 )
-from headloom.config.schema_optimizer import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from headloom.config.schema_optimizer import (
+    AdafactorConfig,
+    AdamConfig,
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SgdConfig,
+)
 from headloom.config.schema_schedule import (
     ConstantConfig,
     CosineConfig,
     InverseSqrtConfig,
     LinearConfig,
     NoamConfig,
+    PlateauConfig,
     ScheduleConfig,
+    WsdConfig,
 )
 from headloom.config.schema_text import (
     BpeConfig,
@@ -98,13 +107,21 @@ CHOICES: dict[str, dict[str, type[Any]]] = {
         "copy": CopyConfig,
         "reverse": ReverseConfig,
     },
-    "optimizer": {"adam": AdamConfig, "adamw": AdamWConfig, "muon": MuonConfig},
+    "optimizer": {
+        "adam": AdamConfig,
+        "adamw": AdamWConfig,
+        "adafactor": AdafactorConfig,
+        "muon": MuonConfig,
+        "sgd": SgdConfig,
+    },
     "schedule": {
         "noam": NoamConfig,
         "inverse_sqrt": InverseSqrtConfig,
         "cosine": CosineConfig,
         "linear": LinearConfig,
+        "wsd": WsdConfig,
         "constant": ConstantConfig,
+        "plateau": PlateauConfig,
     },
     "decoding": {"greedy": GreedyConfig, "beam": BeamConfig},
 }
@@ -149,6 +166,17 @@ class TrainConfig:
             raise ConfigError(
                 f"optimizer.lr={self.optimizer.lr} has no effect with schedule=noam, which computes its own rate: "
                 "remove it, or scale the rate with schedule.factor"
+            )
+        if isinstance(self.schedule, PlateauConfig):
+            self._check_plateau(self.schedule.patience)
+
+    def _check_plateau(self, patience: int) -> None:
+        if self.trainer.evaluate_every is None:
+            raise ConfigError("schedule=plateau follows validations: set trainer.evaluate_every to a number of steps")
+        if self.trainer.patience is not None and self.trainer.patience <= patience:
+            raise ConfigError(
+                f"schedule.patience={patience} has no effect with trainer.patience={self.trainer.patience}, which ends "
+                "the run first: make trainer.patience larger"
             )
 
     def _check_positions(self) -> None:

@@ -44,6 +44,8 @@ class TrainerConfig:
     """Longer gradients are scaled down to this norm. null: never."""
     patience: int | None = None
     """Validations in a row without a better headline metric before training ends. null: no early end."""
+    min_steps: int = 0
+    """Steps before which patience ends nothing; the first validation from there on may."""
     keep_checkpoints: int = 3
     """Numbered checkpoints kept; last.pt and best.pt are kept besides."""
     average_decay: float | None = None
@@ -62,6 +64,9 @@ class TrainerConfig:
         rules.at_least("trainer.keep_checkpoints", self.keep_checkpoints, 0)
         rules.above_zero("trainer.max_grad_norm", self.max_grad_norm)
         rules.share("trainer.average_decay", self.average_decay, with_zero=False)
+        rules.at_least("trainer.min_steps", self.min_steps, 0)
+        if self.min_steps and self.patience is None:
+            raise rules.no_effect(f"trainer.min_steps={self.min_steps}", "trainer.patience=null")
         if self.patience is not None and self.evaluate_every is None:
             raise rules.no_effect("trainer.patience", "trainer.evaluate_every=null")
         check_precision("trainer.", self.device, self.precision)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from headloom.training.checkpoint import CheckpointFolder
 from headloom.training.interrupt import Interrupt
 from headloom.training.random_state import random_state
+from headloom.training.schedule import Plateau
 from headloom.training.trainer import CountedBatch, StepReport, Trainer
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,10 @@ class Loop:
     evaluate_every: int | None
     save_every: int | None
     patience: int | None
+    min_steps: int = 0
+    """Steps before which patience ends nothing; a validation from there on does."""
+    plateau: Plateau | None = None
+    """The schedule, where it depends on the validations: it hears of each one."""
     interval: Interval = field(default_factory=Interval)
     best: Best = field(default_factory=Best)
     saved_step: int | None = None
@@ -130,6 +135,7 @@ class Loop:
             "random": random_state(),
             "interval": asdict(self.interval),
             "best": asdict(self.best),
+            "plateau": None if self.plateau is None else self.plateau.state(),
         }
 
     def load_contents(self, contents: Mapping[str, Any]) -> Self:
@@ -138,6 +144,8 @@ class Loop:
         self.batches.load_state(contents["data"])
         self.interval = Interval(**contents["interval"])
         self.best = Best(**contents["best"])
+        if self.plateau is not None and contents.get("plateau") is not None:
+            self.plateau.load_state(contents["plateau"])
         self.saved_step = self.trainer.step
         return self
 
@@ -181,7 +189,10 @@ class Loop:
         metrics = self.validate(self.trainer.step)
         self.record(self.trainer.step, {f"valid/{name}": value for name, value in metrics.items()})
         headline, loss = metrics[self.trainer.task.headline], metrics["loss"]
-        if self._is_better(headline, loss):
+        is_better = self._is_better(headline, loss)
+        if self.plateau is not None:
+            self.plateau.validated(self.trainer.step, is_better=is_better)
+        if is_better:
             self.best = Best(headline, loss, self.trainer.step)
             return True
         self.best.num_worse += 1
@@ -197,7 +208,11 @@ class Loop:
         return (sign * headline, -loss) > (sign * self.best.headline, -self.best.loss)
 
     def _is_patience_out(self) -> bool:
-        return self.patience is not None and self.best.num_worse >= self.patience
+        if self.patience is None or self.best.num_worse < self.patience:
+            return False
+        # Patience may have run out before: then the first validation from `min_steps` on still has its chance.
+        step = self.trainer.step
+        return not self.min_steps or (step >= self.min_steps and self._is_due(self.evaluate_every, step))
 
     @staticmethod
     def _is_due(every: int | None, step: int) -> bool:

@@ -3,12 +3,14 @@
 Shapes: R rows, C columns (R <= C) of a matrix; M matrices of one shape.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
+
+from headloom.training.optim import DecayRule, Role, decay_groups, roles
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic whose iteration drives singular values towards 1 (Jordan 2024); they settle in about 0.7 to 1.2."""
@@ -27,7 +29,9 @@ class Muon(Optimizer):
 
     PyTorch's own Muon always iterates in bfloat16, which is several times
     slower than float32 on a CPU without instructions for it; here the trainer
-    says which type. Matrices of one shape are iterated together.
+    says which type. Matrices of one shape are iterated together. A parameter of
+    three dimensions, such as the experts of a mixture, is a stack of matrices;
+    one without a gradient stays as it is.
     """
 
     def __init__(
@@ -41,17 +45,14 @@ class Muon(Optimizer):
         epsilon: float,
         weight_decay: float,
         dtype: torch.dtype,
+        rule: DecayRule = DecayRule(),  # noqa: B008  (frozen)
     ) -> None:
-        inside = {id(p) for name, p in model.named_parameters() if "blocks" in name and p.dim() == 2}
-        matrices = [p for p in model.parameters() if id(p) in inside]
-        others = [p for p in model.parameters() if id(p) not in inside]
-        super().__init__(matrices, {"lr": 0.0, "rate_share": 1.0, "weight_decay": weight_decay})
-        decayed = [p for p in others if p.dim() >= 2]
-        kept = [p for p in others if p.dim() < 2]
-        groups = [
-            {"params": decayed, "weight_decay": weight_decay, "rate_share": adam_share},
-            {"params": kept, "weight_decay": 0.0, "rate_share": adam_share},
-        ]
+        role = roles(model)
+        matrices = [p for name, p in model.named_parameters() if "blocks" in name and role[name] is Role.matrix]
+        super().__init__([{"params": matrices}], {"lr": 0.0, "rate_share": 1.0, "weight_decay": weight_decay})
+        groups = decay_groups(model, rule, weight_decay, without=matrices)
+        for group in groups:
+            group["rate_share"] = adam_share
         self._adam = AdamW(groups, betas=(beta1, beta2), eps=epsilon, fused=True)
         self._matrices = matrices
         # The trainer sets the rate of every group it sees; Adam's are the same objects.
@@ -64,28 +65,33 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None
         group = self.param_groups[0]
-        for parameter, update in zip(self._matrices, self._updates(), strict=True):
+        for parameter, update in self._updates():
             if group["weight_decay"]:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.add_(update, alpha=-group["lr"] * max(1.0, parameter.size(0) / parameter.size(1)) ** 0.5)
+            parameter.add_(update, alpha=-group["lr"] * max(1.0, parameter.size(-2) / parameter.size(-1)) ** 0.5)
         self._adam.step()
 
-    def _updates(self) -> list[Tensor]:
-        """The orthogonal matrix for each parameter, in order."""
-        wide: list[Tensor] = []
+    def _updates(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each parameter that has a gradient, with its orthogonal matrix or stack of matrices."""
+        parameters, wide_MRC = [], []
         for parameter, average in zip(self._matrices, self._averages, strict=True):
-            assert parameter.grad is not None
+            if parameter.grad is None:
+                continue
             average.lerp_(parameter.grad, 1 - self._momentum)
             ahead = parameter.grad.lerp(average, self._momentum)  # Nesterov
-            wide.append(ahead if ahead.size(0) <= ahead.size(1) else ahead.T)
+            parameters.append(parameter)
+            wide_MRC.append(_wide(ahead).flatten(0, -3) if ahead.dim() > 2 else _wide(ahead)[None])
         by_shape: dict[torch.Size, list[int]] = {}
-        for index, matrix in enumerate(wide):
-            by_shape.setdefault(matrix.shape, []).append(index)
+        for index, stack_MRC in enumerate(wide_MRC):
+            by_shape.setdefault(stack_MRC.shape[1:], []).append(index)
         for indices in by_shape.values():
-            together_MRC = orthogonal(torch.stack([wide[i] for i in indices]).to(self._dtype))
-            for index, matrix in zip(indices, together_MRC.unbind(), strict=True):
-                wide[index] = matrix.float()
-        return [w if p.shape == w.shape else w.T for p, w in zip(self._matrices, wide, strict=True)]
+            together_MRC = orthogonal(torch.cat([wide_MRC[i] for i in indices]).to(self._dtype))
+            parts = torch.split(together_MRC.float(), [len(wide_MRC[i]) for i in indices])
+            for index, part_MRC in zip(indices, parts, strict=True):
+                wide_MRC[index] = part_MRC
+        for parameter, part_MRC in zip(parameters, wide_MRC, strict=True):
+            turned = part_MRC.shape[1:] != parameter.shape[-2:]
+            yield parameter, (part_MRC.mT if turned else part_MRC).reshape(parameter.shape)
 
     def state_dict(self) -> dict[str, Any]:
         return {"momentum": list(self._averages), "adam": self._adam.state_dict()}
@@ -96,6 +102,11 @@ class Muon(Optimizer):
         self._adam.load_state_dict(state_dict["adam"])
         # Loading gives Adam new groups.
         self.param_groups[1:] = self._adam.param_groups
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    """With at least as many columns as rows."""
+    return matrix if matrix.size(-2) <= matrix.size(-1) else matrix.mT
 
 
 def orthogonal(x_MRC: Tensor) -> Tensor:
