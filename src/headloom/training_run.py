@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -10,11 +11,14 @@ from headloom.build_training import build_learning_rate, build_optimizer, peak_r
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
+from headloom.config.schema_training import OnDivergence, OnScaleCollapse
 from headloom.errors import CheckpointError, ConfigError
 from headloom.insight.dashboard import Dashboard
 from headloom.insight.progress import StepProgress
+from headloom.training import guard
 from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
+from headloom.training.guard import Guard
 from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
 from headloom.training.optim import describe_groups
@@ -25,6 +29,12 @@ from headloom.training.trainer import Trainer
 from headloom.work.families import start_work
 
 logger = logging.getLogger(__name__)
+
+COLLAPSES_TO = {
+    OnScaleCollapse.stop: None,
+    OnScaleCollapse.bfloat16: torch.bfloat16,
+    OnScaleCollapse.float32: torch.float32,
+}
 
 
 class TrainingRun:
@@ -77,8 +87,10 @@ class TrainingRun:
             learning_rate=self.learning_rate,
             device=self.device,
             autocast_dtype=self.dtype,
+            collapses_to=COLLAPSES_TO[trainer.on_scale_collapse],
             max_grad_norm=trainer.max_grad_norm,
             average=self.average,
+            waits=trainer.on_divergence is OnDivergence.skip or self.device.type == "cpu",
         )
 
     def run(self) -> float:
@@ -109,6 +121,13 @@ class TrainingRun:
             },
             validate=self.validate,
             record=lambda step, values: self.dashboard.record(step, values),
+            guard=Guard(
+                self.trainer,
+                guard.OnDivergence[trainer.on_divergence.name],
+                spike_deviations=trainer.spike_deviations,
+            ),
+            describe=self.work.texts,
+            restart_records=self._restart_records,
             progress=lambda step, loss, rate: progress.update(step, loss=loss, tokens_per_second=rate),
             max_steps=trainer.max_steps,
             accumulation=trainer.accumulation,
@@ -130,10 +149,11 @@ class TrainingRun:
             return loop.headline
         self.checkpoints.remove_partial()
         with (
-            Dashboard(self.run_dir, first_step=first_step) as self.dashboard,
+            ExitStack() as self.records,
             StepProgress(first_step=first_step, max_steps=trainer.max_steps) as progress,
             noting_interrupts() as interrupt,
         ):
+            self._restart_records(first_step)
             headline = loop.run(interrupt)
         if interrupt.signal is not None:
             logger.info(
@@ -145,6 +165,11 @@ class TrainingRun:
             )
             raise SystemExit(128 + interrupt.signal)
         return headline
+
+    def _restart_records(self, step: int) -> None:
+        """Record what follows `step` updates; what was recorded of later ones is removed."""
+        self.records.close()
+        self.dashboard = self.records.enter_context(Dashboard(self.run_dir, first_step=step))
 
     def validate(self, step: int) -> Mapping[str, float]:
         """Score the validation data, on the averaged weights where there are any."""

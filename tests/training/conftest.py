@@ -1,6 +1,7 @@
 """Batches by hand and a trainer of the smallest sizes, for every test of updates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from headloom.build_model import build_model
 from headloom.data.batch import Batch
 from headloom.nn.loss import IGNORE
 from headloom.tasks.translation import TranslationTask
+from headloom.training.checkpoint import CheckpointFolder
+from headloom.training.guard import Guard, OnDivergence
+from headloom.training.loop import Loop
 from headloom.training.trainer import Trainer
 
 V, PAD, BOS = 23, 0, 1
@@ -60,5 +64,61 @@ def make_trainer(make_config) -> Callable[..., Trainer]:
             device=torch.device("cpu"),
             **options,
         )
+
+    return make
+
+
+class Numbered:
+    """Batches made from their number, four an epoch."""
+
+    def __init__(self, make_batch) -> None:
+        self.make_batch = make_batch
+        self.number = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.number // 4
+
+    def __next__(self):
+        self.number += 1
+        return self.make_batch([2, 3 + self.number % 4], seed=self.number)
+
+    def state(self) -> dict[str, int]:
+        return {"number": self.number}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        self.number = state["number"]
+
+
+@pytest.fixture
+def make_loop(make_trainer, make_batch, tmp_path):
+    def make(headlines: Iterator[float] | None = None, *, trainer=None, folder=tmp_path, **options) -> Loop:
+        """`headlines` are the losses that validations find."""
+        records: list[tuple[int, dict[str, float]]] = []
+        headlines = count(1.0) if headlines is None else headlines
+        trainer = trainer or make_trainer(learning_rate=lambda step: 0.01)
+        loop = Loop(
+            trainer=trainer,
+            guard=Guard(trainer, OnDivergence[options.pop("policy", "stop")], spike_deviations=10.0),
+            describe=lambda batch: [f"row {row}" for row in batch.rows],
+            restart_records=lambda step: records.__setitem__(slice(None), [r for r in records if r[0] <= step]),
+            batches=Numbered(make_batch),
+            checkpoints=CheckpointFolder(folder, keep=100),
+            saved={},
+            validate=lambda step: {"loss": next(headlines)},
+            record=lambda step, values: records.append((step, dict(values))),
+            progress=lambda step, loss, rate: None,
+            **{
+                "max_steps": 6,
+                "accumulation": 1,
+                "log_every": 1,
+                "evaluate_every": None,
+                "save_every": None,
+                "patience": None,
+            }
+            | options,
+        )
+        loop.records = records
+        return loop
 
     return make

@@ -3,69 +3,17 @@
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 
 import pytest
 import torch
 
 from headloom.errors import TrainingDiverged
-from headloom.training.checkpoint import CheckpointFolder, load_checkpoint
+from headloom.training.checkpoint import load_checkpoint
 from headloom.training.interrupt import Interrupt, noting_interrupts
 from headloom.training.loop import Loop
 from headloom.training.schedule import Plateau
-
-
-class Numbered:
-    """Batches made from their number, four an epoch."""
-
-    def __init__(self, make_batch) -> None:
-        self.make_batch = make_batch
-        self.number = 0
-
-    @property
-    def epoch(self) -> int:
-        return self.number // 4
-
-    def __next__(self):
-        self.number += 1
-        return self.make_batch([2, 3 + self.number % 4], seed=self.number)
-
-    def state(self) -> dict[str, int]:
-        return {"number": self.number}
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        self.number = state["number"]
-
-
-@pytest.fixture
-def make_loop(make_trainer, make_batch, tmp_path):
-    def make(headlines: Iterator[float] | None = None, *, trainer=None, folder=tmp_path, **options) -> Loop:
-        """`headlines` are the losses that validations find."""
-        records: list[tuple[int, dict[str, float]]] = []
-        headlines = count(1.0) if headlines is None else headlines
-        loop = Loop(
-            trainer=trainer or make_trainer(learning_rate=lambda step: 0.01),
-            batches=Numbered(make_batch),
-            checkpoints=CheckpointFolder(folder, keep=100),
-            saved={},
-            validate=lambda step: {"loss": next(headlines)},
-            record=lambda step, values: records.append((step, dict(values))),
-            progress=lambda step, loss, rate: None,
-            **{
-                "max_steps": 6,
-                "accumulation": 1,
-                "log_every": 1,
-                "evaluate_every": None,
-                "save_every": None,
-                "patience": None,
-            }
-            | options,
-        )
-        loop.records = records
-        return loop
-
-    return make
 
 
 def recorded(loop: Loop, name: str) -> dict[int, float]:

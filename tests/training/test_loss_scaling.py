@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from headloom.errors import TrainingDiverged
 from headloom.training.optim import adam
 
 FLOAT16 = {"autocast_dtype": torch.float16}
@@ -72,11 +71,34 @@ def test_a_run_may_go_on_in_another_precision(make_trainer, make_batch, before, 
     assert resumed.step == 2
 
 
-def test_weights_that_are_not_finite_end_training_in_float16_too(make_trainer, make_batch):
-    """Every update would be skipped for ever; the scale falls below any that a sound gradient needs."""
-    trainer = make_trainer(**FLOAT16)
+def spoiled(trainer):
     with torch.no_grad():
         trainer.model.decoder.norm.weight[0] = torch.nan
-    with pytest.raises(TrainingDiverged, match=r"step 0: loss nan, .* or set trainer\.precision=bfloat16"):  # noqa: PT012
-        for _ in range(100):
-            trainer.train_step([make_batch([3])])
+    return trainer
+
+
+def test_weights_that_are_not_finite_are_no_matter_of_the_scale(make_trainer, make_batch):
+    """Every update would be skipped for ever; the scale falls below any that a sound gradient needs."""
+    trainer = spoiled(make_trainer(**FLOAT16))
+    reports = [trainer.train_step([make_batch([3])]) for _ in range(31)]
+    assert [report.diverged for report in reports] == [False] * 29 + [True] * 2
+    assert all(report.skipped for report in reports)
+
+
+@pytest.mark.parametrize("other", [torch.float32, torch.bfloat16])
+def test_when_the_scale_collapses_training_goes_on_in_another_type(make_trainer, make_batch, caplog, other):
+    """B45: said once, and kept by a run that is resumed."""
+    trainer = spoiled(make_trainer(optimizer=adam_of, collapses_to=other, **FLOAT16))
+    while trainer.scaler.is_enabled():
+        assert not trainer.train_step([make_batch([3])]).diverged
+    assert caplog.messages == [
+        f"step 0: gradients overflow float16 at every loss scale: going on in {str(other).removeprefix('torch.')}"
+    ]
+    assert trainer.train_step([make_batch([3])]).diverged  # here it was not the type
+    with torch.no_grad():
+        trainer.model.decoder.norm.weight[0] = 1.0
+    assert not trainer.train_step([make_batch([3])]).skipped
+    resumed = make_trainer(optimizer=adam_of, collapses_to=other, **FLOAT16)
+    resumed.load_state(trainer.state())
+    assert not resumed.scaler.is_enabled()
+    assert resumed.autocast_dtype == trainer.autocast_dtype == (None if other is torch.float32 else other)

@@ -1,5 +1,6 @@
 """One update: exact however it is split, skipped or refused where it must be."""
 
+import copy
 import gc
 import io
 import math
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headloom.data.batch import Batch
-from headloom.errors import TrainingDiverged
 from headloom.nn.loss import IGNORE
 from headloom.training.averaging import WeightAverage
 from headloom.training.optim import adam, adamw
@@ -141,16 +141,88 @@ def test_each_update_has_the_rate_of_its_step(make_trainer, make_batch):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_gradient_that_is_not_finite_ends_training_and_changes_no_weight(make_trainer, make_batch, value):
-    trainer = make_trainer()
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_gradient_that_is_not_finite_changes_no_weight(make_trainer, make_batch, value, waits):
+    """Whether the host knows it at once, or the optimizer skips the update on the device."""
+    trainer = make_trainer(optimizer=adam_of, waits=waits)
+    trainer.train_step([make_batch([3])])
+    norm = trainer.model.decoder.norm.weight
     with torch.no_grad():
-        trainer.model.decoder.norm.weight[0] = value
-    before = weights(trainer)
-    with pytest.raises(TrainingDiverged, match=r"^step 0: loss nan, gradient norm nan\. Lower optimizer\.lr, lengthen"):
-        trainer.train_step([make_batch([3])])
-    assert trainer.step == 0
+        norm[0], kept = value, norm[0].item()
+    before, moments = weights(trainer), copy.deepcopy(trainer.optimizer.state_dict()["state"])
+    report = trainer.train_step([make_batch([3])])
+    assert not report.grad_norm.isfinite()
+    assert (report.diverged, report.skipped, trainer.step) == ((True, True, 1) if waits else (False, False, 2))
     for a, b in zip(weights(trainer), before, strict=True):
         torch.testing.assert_close(a, b, equal_nan=True, atol=0, rtol=0)
+    torch.testing.assert_close(trainer.optimizer.state_dict()["state"], moments, rtol=0, atol=0)
+    with torch.no_grad():
+        norm[0] = kept
+    assert trainer.train_step([make_batch([3])]).grad_norm.isfinite()
+
+
+def test_not_waiting_changes_no_sound_update(make_trainer, make_batch):
+    trainers = [make_trainer(optimizer=adam_of, waits=waits) for waits in (True, False)]
+    for trainer in trainers:
+        for seed in range(3):
+            trainer.train_step([make_batch([3, 7], seed=seed)])
+    assert all(torch.equal(a, b) for a, b in zip(*map(weights, trainers), strict=True))
+
+
+def test_a_trainer_waits_where_the_optimizer_cannot_skip_on_the_device(make_trainer):
+    """SGD as PyTorch has it is not fused; a float16 update has another rate where the one before was skipped."""
+    assert make_trainer(waits=False).waits
+    assert make_trainer(optimizer=adam_of, waits=False, autocast_dtype=torch.float16).waits
+    assert not make_trainer(optimizer=adam_of, waits=False).waits
+
+
+def test_an_update_over_the_loss_allowed_is_refused(make_trainer, make_batch):
+    trainer = make_trainer()
+    before = weights(trainer)
+    trainer.max_loss = 0.5
+    assert trainer.train_step([make_batch([3, 7])]).diverged
+    assert all(torch.equal(a, b) for a, b in zip(weights(trainer), before, strict=True))
+
+
+class SmallMemory:
+    """A task whose batches must not have more rows than `max_rows`; it fails in the backward pass."""
+
+    headline, higher_is_better = "loss", False
+
+    def __init__(self, task, max_rows: int) -> None:
+        self.task, self.max_rows, self.num_rows = task, max_rows, []
+
+    def loss_sum(self, model, batch):
+        sums = self.task.loss_sum(model, batch)
+        self.num_rows.append(len(batch.rows))
+        if len(batch.rows) > self.max_rows:
+            sums.loss.register_hook(self.fail)
+            sums.loss = sums.loss + 0.0
+        return sums
+
+    def fail(self, gradient):
+        raise torch.OutOfMemoryError("no memory")
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 5])
+def test_an_update_that_does_not_fit_in_memory_is_made_in_halves(make_trainer, make_batch, max_rows):
+    """What the failed attempts added counts for nothing."""
+    whole, parts = make_trainer(), make_trainer()
+    parts.task = SmallMemory(parts.task, max_rows)
+    batches = [make_batch([1, 9, 2, 30]), make_batch([3, 0, 4, 4, 8], seed=1)]
+    one, many = whole.train_step(batches), parts.train_step(batches)
+    assert (parts.num_halved > 0) is (max_rows < 5)
+    for name in ("loss", "nll", "num_correct", "grad_norm"):
+        torch.testing.assert_close(getattr(many, name), getattr(one, name), rtol=1e-5, atol=0)
+    for a, b in zip(weights(parts), weights(whole), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+
+
+def test_a_row_that_does_not_fit_in_memory_is_an_error(make_trainer, make_batch):
+    trainer = make_trainer()
+    trainer.task = SmallMemory(trainer.task, 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer.train_step([make_batch([3, 7])])
 
 
 def test_a_report_holds_no_graph(make_trainer, make_batch):

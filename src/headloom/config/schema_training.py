@@ -20,6 +20,18 @@ class Precision(Enum):
     float16 = "float16"  # with a loss scaler; GPU only
 
 
+class OnDivergence(Enum):
+    stop = "stop"
+    skip = "skip"  # leave the update out
+    rollback = "rollback"  # to the last checkpoint, and past the data that did it
+
+
+class OnScaleCollapse(Enum):
+    stop = "stop"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
 @dataclass(kw_only=True)
 class TrainerConfig:
     """The loop: how long, how much at once, how often it looks up."""
@@ -40,6 +52,14 @@ class TrainerConfig:
     """Steps between lines of the log."""
     precision: Precision = Precision.auto
     """Type of the matrix products; weights and loss stay float32: auto, float32, bfloat16 or float16 (GPU only)."""
+    on_scale_collapse: OnScaleCollapse = OnScaleCollapse.float32
+    """With precision=float16, when gradients overflow at every loss scale: go on in bfloat16 or float32, or stop."""
+    on_divergence: OnDivergence = OnDivergence.stop
+    """When a loss or gradient is not finite, or losses leave their course: stop; skip the update; or rollback to the
+    last checkpoint and go on with the data that follows. Each says in the log where and in which sentences."""
+    spike_deviations: float | None = 10.0
+    """Robust standard deviations above the median of the last 128 updates, and half a nat, from which 8 losses in a row
+    (with on_divergence=skip: one) have left their course. null: never."""
     max_grad_norm: float | None = 1.0
     """Longer gradients are scaled down to this norm. null: never."""
     patience: int | None = None
@@ -63,6 +83,7 @@ class TrainerConfig:
             rules.at_least(f"trainer.{option}", getattr(self, option), 1)
         rules.at_least("trainer.keep_checkpoints", self.keep_checkpoints, 0)
         rules.above_zero("trainer.max_grad_norm", self.max_grad_norm)
+        rules.above_zero("trainer.spike_deviations", self.spike_deviations)
         rules.share("trainer.average_decay", self.average_decay, with_zero=False)
         rules.at_least("trainer.min_steps", self.min_steps, 0)
         if self.min_steps and self.patience is None:

@@ -47,6 +47,25 @@ class Batch:
             target_BT=self.target_BT.to(device, non_blocking=True),
         )
 
+    def halves(self) -> "tuple[Batch, ...]":
+        """Two batches that hold its rows between them, as wide as it is; none where it has one row."""
+        num_rows = self.target_BT.size(0)
+        if num_rows < 2:
+            return ()
+        return self._part(0, num_rows // 2), self._part(num_rows // 2, num_rows)
+
+    def _part(self, first: int, stop: int) -> "Batch":
+        allowed = self.source_allowed_BS
+        target_BT = self.target_BT[first:stop]
+        return Batch(
+            source_BS=self.source_BS[first:stop],
+            source_allowed_BS=None if allowed is None else allowed[first:stop],
+            target_input_BT=self.target_input_BT[first:stop],
+            target_BT=target_BT,
+            num_targets=int((target_BT != IGNORE).sum()),
+            rows=self.rows[first:stop],
+        )
+
 
 def collate(
     source: Ranges, target: Ranges, *, source_pad: int, target_pad: int, bos: int, multiple: int, rows: np.ndarray

@@ -24,13 +24,15 @@ class LossSum:
 
     `loss` is what is minimised (smoothed) and carries the gradient; `nll` is
     the plain negative log-likelihood, `num_correct` how many targets have the
-    highest logit. Both are detached.
+    highest logit. Both are detached. `num_choices`: how many values a target can
+    have; 0 where it is no choice.
     """
 
     loss: Tensor
     nll: Tensor
     num_correct: Tensor
     num_targets: int
+    num_choices: int = 0
 
 
 def sequence_loss(hidden_BTD: Tensor, target_BT: Tensor, weight_VD: Tensor, *, label_smoothing: float) -> LossSum:
@@ -47,7 +49,7 @@ def sequence_loss(hidden_BTD: Tensor, target_BT: Tensor, weight_VD: Tensor, *, l
     if row_N.numel() < target_N.numel():
         hidden_ND, target_N = hidden_ND.index_select(0, row_N), target_N[row_N]
     loss, nll, num_correct = _ProjectedCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing)  # type: ignore[no-untyped-call]
-    return LossSum(loss, nll, num_correct, target_N.numel())
+    return LossSum(loss, nll, num_correct, target_N.numel(), weight_VD.size(0))
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):

@@ -3,11 +3,16 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, assert_never
 
-from headloom.training.checkpoint import CheckpointFolder
+from torch import Tensor
+
+from headloom.errors import TrainingDiverged
+from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
+from headloom.training.diagnosis import explain
+from headloom.training.guard import MAX_ROLLBACKS, Guard, OnDivergence, Trouble
 from headloom.training.interrupt import Interrupt
 from headloom.training.random_state import random_state
 from headloom.training.schedule import Plateau
@@ -31,15 +36,23 @@ class Batches(Protocol):
 
 @dataclass
 class Interval:
-    """Sums since the last record. They are part of a checkpoint, so that a resumed run records the same numbers."""
+    """Sums since the last record. They are part of a checkpoint, so that a resumed run records the same numbers.
 
-    loss: float = 0.0
-    nll: float = 0.0
-    num_correct: int = 0
+    Those that the device computes stay there until `read`, so that no update waits for the one before.
+    """
+
+    loss: float | Tensor = 0.0
+    nll: float | Tensor = 0.0
+    num_correct: int | Tensor = 0
     num_targets: int = 0
     num_steps: int = 0
     data_wait_seconds: float = 0.0
     elapsed_seconds: float = 0.0
+
+    def read(self) -> tuple[float, float, int]:
+        """loss, nll and num_correct as plain numbers."""
+        self.loss, self.nll, self.num_correct = float(self.loss), float(self.nll), int(self.num_correct)
+        return self.loss, self.nll, self.num_correct
 
 
 @dataclass
@@ -69,7 +82,12 @@ class Loop:
     validate: Callable[[int], Mapping[str, float]]
     record: Callable[[int, Mapping[str, float]], None]
     progress: Callable[[int, float, float], None]
-    """Takes the step, the loss of the last update in nats per target, and target tokens per second."""
+    """Takes the step, the loss last recorded (NaN before the first record), and target tokens per second."""
+    guard: Guard
+    describe: Callable[[CountedBatch], Sequence[str]]
+    """The texts of a batch, for a message."""
+    restart_records: Callable[[int], None]
+    """The run has gone back to a step: records of later ones were made by work that is thrown away."""
     max_steps: int
     accumulation: int
     log_every: int
@@ -82,6 +100,7 @@ class Loop:
     """The schedule, where it depends on the validations: it hears of each one."""
     interval: Interval = field(default_factory=Interval)
     best: Best = field(default_factory=Best)
+    recorded_loss: float = math.nan
     saved_step: int | None = None
     """Step of the newest checkpoint."""
 
@@ -89,25 +108,37 @@ class Loop:
         """Train; the best headline reached.
 
         Raises:
-            TrainingDiverged: a gradient became NaN or infinite; the last checkpoint is from before.
+            TrainingDiverged: training went wrong, and `guard` says stop or knows no way on; the last checkpoint is
+                from before.
         """
         while not self.is_finished and interrupt.signal is None:
             started_at = time.perf_counter()
             batches = [next(self.batches) for _ in range(self.accumulation)]
             self.interval.data_wait_seconds += time.perf_counter() - started_at
-            is_recorded = (self.trainer.step + 1) % self.log_every == 0 or self.trainer.step + 1 == self.max_steps
+            step = self.trainer.step + 1
+            is_recorded = step % self.log_every == 0 or step == self.max_steps
+            is_validated = self._is_due(self.evaluate_every, step) or step == self.max_steps
+            is_numbered = self._is_due(self.save_every, step)
+
+            random = self.guard.before_update()
             report = self.trainer.train_step(batches, with_layers=is_recorded)
+            self.guard.watch(step - 1, report, batches, random)
+            trouble = self.guard.trouble(wait=is_recorded or is_validated or is_numbered)
+            if trouble is not None:
+                self._meet(trouble)
+                continue
             if report.skipped:
                 continue  # its sums are those of an overflow, and no part of any record
-            self._add(report, time.perf_counter() - started_at)
-            step = self.trainer.step
+            self._add(report, started_at, is_read=is_recorded)
             if is_recorded:
                 self._record(report)
-            is_best = (self._is_due(self.evaluate_every, step) or step == self.max_steps) and self._validate()
-            is_numbered = self._is_due(self.save_every, step)
+            is_best = is_validated and self._validate()
             if is_numbered or is_best or self.is_finished:
                 self._save(numbered=is_numbered, best=is_best)
         if interrupt.signal is not None and self.saved_step != self.trainer.step:
+            trouble = self.guard.trouble(wait=True)
+            if trouble is not None:
+                self._stop(trouble)
             self._save(numbered=False, best=False)
         name = self.trainer.task.headline
         if self._is_patience_out():
@@ -128,6 +159,7 @@ class Loop:
 
     def contents(self) -> dict[str, Any]:
         """A checkpoint of this moment."""
+        self.interval.read()
         return {
             **self.saved,
             **self.trainer.state(),
@@ -136,41 +168,99 @@ class Loop:
             "interval": asdict(self.interval),
             "best": asdict(self.best),
             "plateau": None if self.plateau is None else self.plateau.state(),
+            "guard": self.guard.state(),
         }
 
     def load_contents(self, contents: Mapping[str, Any]) -> Self:
         """Go on from a checkpoint; the weights are the caller's to load, and the random states, last of all."""
         self.trainer.load_state(contents)
         self.batches.load_state(contents["data"])
+        if "guard" in contents:  # not so in the first checkpoints of format 1
+            self.guard.load_state(contents["guard"])
+        self._load_records(contents)
+        return self
+
+    def _load_records(self, contents: Mapping[str, Any]) -> None:
         self.interval = Interval(**contents["interval"])
         self.best = Best(**contents["best"])
         if self.plateau is not None and contents.get("plateau") is not None:
             self.plateau.load_state(contents["plateau"])
         self.saved_step = self.trainer.step
-        return self
+
+    def _meet(self, trouble: Trouble) -> None:
+        """Do what `guard.policy` says about an update that went wrong.
+
+        Raises:
+            TrainingDiverged: it says stop, or its way is at an end.
+        """
+        guard = self.guard
+        match guard.policy:
+            case OnDivergence.stop:
+                self._stop(trouble)
+            case OnDivergence.skip:
+                if not (trouble.can_go_on and trouble.watched.report.skipped and guard.may_skip()):
+                    self._stop(trouble)
+                logger.warning("%s: skipped", explain(self.trainer, trouble, self.describe))
+            case OnDivergence.rollback:
+                last = self.checkpoints.last
+                if not (trouble.can_go_on and last.exists() and guard.num_rollbacks < MAX_ROLLBACKS):
+                    self._stop(trouble)
+                logger.warning(
+                    "%s: back to %s, and on with the data that follows",
+                    explain(self.trainer, trouble, self.describe),
+                    last,
+                )
+                self._roll_back()
+            case _:
+                assert_never(guard.policy)
+
+    def _roll_back(self) -> None:
+        """Go back to the last checkpoint, but not to its place in the data: the batches since are left out.
+
+        Chowdhery et al. (2022), section 5.1, got over loss spikes so.
+        """
+        contents = load_checkpoint(self.checkpoints.last, self.trainer.device)
+        load_weights(self.trainer.model, contents["model"], path=self.checkpoints.last)
+        self.trainer.load_state(contents)
+        self.guard.rolled_back(contents.get("guard", self.guard.state()))
+        self._load_records(contents)
+        self.restart_records(self.trainer.step)
+
+    def _stop(self, trouble: Trouble) -> NoReturn:
+        last = self.checkpoints.last
+        kept = f"{last} is from before" if last.exists() else "there is no checkpoint yet"
+        precision = "trainer.precision=float32" if self.trainer.autocast_dtype is not None else "another seed"
+        raise TrainingDiverged(
+            f"{explain(self.trainer, trouble, self.describe)}; {kept}. Lower optimizer.lr, lengthen "
+            f"schedule.warmup_steps, set {precision}, or let trainer.on_divergence=skip or rollback go on"
+        )
 
     def _save(self, *, numbered: bool, best: bool) -> None:
         self.checkpoints.save(self.contents, step=self.trainer.step, numbered=numbered, best=best)
         self.saved_step = self.trainer.step
 
-    def _add(self, report: StepReport, elapsed_seconds: float) -> None:
+    def _add(self, report: StepReport, started_at: float, *, is_read: bool) -> None:
         interval = self.interval
-        interval.loss += report.loss.item()
-        interval.nll += report.nll.item()
-        interval.num_correct += int(report.num_correct.item())
+        interval.loss += report.loss
+        interval.nll += report.nll
+        interval.num_correct += report.num_correct
         interval.num_targets += report.num_targets
         interval.num_steps += 1
-        interval.elapsed_seconds += elapsed_seconds
+        if is_read:
+            interval.read()  # the device is done with all of the interval: its time is counted
+        interval.elapsed_seconds += time.perf_counter() - started_at
         rate = interval.num_targets / interval.elapsed_seconds if interval.elapsed_seconds else 0.0
-        self.progress(self.trainer.step, report.loss.item() / max(1, report.num_targets), rate)
+        self.progress(self.trainer.step, self.recorded_loss, rate)
 
     def _record(self, report: StepReport) -> None:
         interval = self.interval
-        nll = interval.nll / interval.num_targets
+        loss, nll, num_correct = interval.read()
+        nll /= interval.num_targets
+        self.recorded_loss = loss / interval.num_targets
         values = {
-            "train/loss": interval.loss / interval.num_targets,
+            "train/loss": self.recorded_loss,
             "train/perplexity": math.exp(min(nll, 700.0)),
-            "train/accuracy": interval.num_correct / interval.num_targets,
+            "train/accuracy": num_correct / interval.num_targets,
             "train/learning_rate": report.learning_rate,
             "train/gradient_norm": float(report.grad_norm),
             "train/tokens_per_second": interval.num_targets / interval.elapsed_seconds,

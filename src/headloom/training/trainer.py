@@ -1,5 +1,7 @@
 """One update. Knows tasks and tensors; knows no model family and no configuration."""
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -7,9 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from headloom.errors import TrainingDiverged
 from headloom.tasks.base import Task
 from headloom.training.averaging import WeightAverage
+
+logger = logging.getLogger(__name__)
 
 MIN_LOSS_SCALE = 2.0**-13
 """Loss scale below which a float16 gradient that still overflows is not the scale's fault."""
@@ -25,14 +28,19 @@ class CountedBatch(Protocol):
 
     def to(self, device: torch.device) -> "CountedBatch": ...
 
+    def halves(self) -> Sequence["CountedBatch"]:
+        """Two batches that hold its rows between them; none where it has one row."""
+        ...
+
 
 @dataclass
 class StepReport:
     """What one update did.
 
     `loss` (what was minimised) and `nll` (not smoothed) are sums in nats over
-    the `num_targets` of the update. `grad_norm` is the norm before clipping.
-    `skipped`: nothing was updated, since float16 overflowed or no target counted.
+    the `num_targets` of the update, each of which had `num_choices` values (0:
+    it was no choice). `grad_norm` is the norm before clipping. All stay on the
+    device until somebody reads them.
     """
 
     loss: Tensor
@@ -41,7 +49,12 @@ class StepReport:
     num_targets: int
     grad_norm: Tensor
     learning_rate: float
+    num_choices: int = 0
     skipped: bool = False
+    """Nothing was updated: float16 overflowed, no target counted, or the gradient was not finite."""
+    diverged: bool = False
+    """The gradient was not finite, and no loss scaler is to blame; or the loss was over `Trainer.max_loss`. Known at
+    once only to a trainer that `waits`."""
     layer_grad_norms: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -49,7 +62,14 @@ class Trainer:
     """A model, its optimizer and the number of updates made.
 
     `autocast_dtype` is the type of the matrix products, None for float32.
-    `max_grad_norm` None leaves gradients as they are.
+    `max_grad_norm` None leaves gradients as they are. `collapses_to` is the
+    type that takes float16's place when no loss scale is small enough for its
+    gradients; None: such an update has diverged.
+
+    A gradient that is not finite changes no weight. With `waits` the trainer
+    reads from the device, once an update, whether it is finite. Without, the
+    optimizer skips the update on the device and the step is counted all the
+    same; the host then never waits, and `StepReport.grad_norm` tells later.
     """
 
     def __init__(
@@ -61,8 +81,10 @@ class Trainer:
         learning_rate: Callable[[int], float],
         device: torch.device,
         autocast_dtype: torch.dtype | None = None,
+        collapses_to: torch.dtype | None = None,
         max_grad_norm: float | None = 1.0,
         average: WeightAverage | None = None,
+        waits: bool = True,
     ) -> None:
         self.model = model
         self.task = task
@@ -70,59 +92,47 @@ class Trainer:
         self.learning_rate = learning_rate
         self.device = device
         self.autocast_dtype = autocast_dtype
+        self.collapses_to = collapses_to
         self.max_grad_norm = max_grad_norm
         self.average = average
         self.step = 0
         self.num_skipped = 0
+        self.num_halved = 0
+        """Batches that did not fit in memory and were taken in halves."""
+        self.has_collapsed = False
+        self.max_loss = math.inf
+        """An update whose loss, in nats per target, is above this is refused. Finite only where the trainer waits."""
         # Only float16 needs loss scaling: bfloat16 has float32's range of exponents.
         self.scaler = torch.amp.GradScaler(device.type, enabled=autocast_dtype is torch.float16)
+        # The rate of a float16 update depends on whether the one before was skipped.
+        self.waits = waits or self.scaler.is_enabled() or not skips_on_device(optimizer)
 
     def train_step(self, batches: Sequence[CountedBatch], *, with_layers: bool = False) -> StepReport:
         """One update from `batches`, exactly as if they were a single batch.
 
         `with_layers` asks for the gradient norm of each layer too. A skipped
         update leaves weights, schedule and step count as they were.
-
-        Raises:
-            TrainingDiverged: the gradient is not finite and no loss scaler is there to skip it, or none helps.
         """
         learning_rate = self.learning_rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("rate_share", 1.0)
 
-        num_targets = sum(batch.num_targets for batch in batches)
-        report = StepReport(
-            loss=torch.zeros((), dtype=torch.float64, device=self.device),
-            nll=torch.zeros((), dtype=torch.float64, device=self.device),
-            num_correct=torch.zeros((), dtype=torch.int64, device=self.device),
-            num_targets=num_targets,
-            grad_norm=torch.zeros((), device=self.device),
-            learning_rate=learning_rate,
-        )
-        if num_targets == 0:
-            return self._skipped(report)
-        for batch in batches:
-            if batch.num_targets == 0:
-                continue
-            with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
-                sums = self.task.loss_sum(self.model, batch.to(self.device))
-            self.scaler.scale(sums.loss / num_targets).backward()  # type: ignore[no-untyped-call]
-            report.loss += sums.loss.detach()
-            report.nll += sums.nll
-            report.num_correct += sums.num_correct
-
+        report = self._empty_report(sum(batch.num_targets for batch in batches), learning_rate)
+        if report.num_targets == 0:
+            return self._skip(report)
+        self._backward(batches, report)
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradient
         if with_layers:
             report.layer_grad_norms = layer_grad_norms(self.model)
         report.grad_norm = self._clip()
-        if not report.grad_norm.isfinite():
-            if not self.scaler.is_enabled():
-                raise self._diverged(report, "trainer.precision=float32")
-            self.scaler.step(self.optimizer)  # float16 overflowed: updates nothing, and notes it for update()
+        if not self.waits:
+            self.optimizer.found_inf = (~report.grad_norm.isfinite()).float()  # type: ignore[attr-defined]
+        elif not report.grad_norm.isfinite():
+            return self._refuse(report)
+        elif self.max_loss < math.inf and report.loss.item() > self.max_loss * report.num_targets:
             self.scaler.update()
-            if self.scaler.get_scale() < MIN_LOSS_SCALE:
-                raise self._diverged(report, "trainer.precision=bfloat16")
-            return self._skipped(report)
+            report.diverged = True
+            return self._skip(report)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -131,18 +141,88 @@ class Trainer:
         self.step += 1
         return report
 
-    def _skipped(self, report: StepReport) -> StepReport:
+    def _empty_report(self, num_targets: int, learning_rate: float) -> StepReport:
+        return StepReport(
+            loss=torch.zeros((), dtype=torch.float64, device=self.device),
+            nll=torch.zeros((), dtype=torch.float64, device=self.device),
+            num_correct=torch.zeros((), dtype=torch.int64, device=self.device),
+            num_targets=num_targets,
+            grad_norm=torch.zeros((), device=self.device),
+            learning_rate=learning_rate,
+        )
+
+    def _backward(self, batches: Sequence[CountedBatch], report: StepReport) -> None:
+        """Gradients and sums of `batches`; of a batch that does not fit in memory, those of its halves.
+
+        What a failed attempt has added is thrown away: the sums stay exact. Random numbers it drew stay drawn.
+        """
+        pending = [batch for batch in batches if batch.num_targets > 0]
+        while pending:
+            too_large = self._first_too_large(pending, report)
+            if too_large is None:
+                return
+            self.num_halved += 1
+            halves = [half for half in pending[too_large].halves() if half.num_targets > 0]
+            pending[too_large : too_large + 1] = halves
+            self.optimizer.zero_grad(set_to_none=True)
+            for total in (report.loss, report.nll, report.num_correct):
+                total.zero_()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _first_too_large(self, batches: Sequence[CountedBatch], report: StepReport) -> int | None:
+        """Add the gradients and sums of `batches`; where memory does not suffice, the number of the batch.
+
+        Raises:
+            torch.OutOfMemoryError: memory does not even suffice for one row.
+        """
+        for number, batch in enumerate(batches):
+            try:
+                self._add(batch, report)
+            except torch.OutOfMemoryError:
+                if not batch.halves():
+                    raise
+                return number
+        return None
+
+    def _add(self, batch: CountedBatch, report: StepReport) -> None:
+        with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
+            sums = self.task.loss_sum(self.model, batch.to(self.device))
+        self.scaler.scale(sums.loss / report.num_targets).backward()  # type: ignore[no-untyped-call]
+        report.loss += sums.loss.detach()
+        report.nll += sums.nll
+        report.num_correct += sums.num_correct
+        report.num_choices = sums.num_choices
+
+    def _refuse(self, report: StepReport) -> StepReport:
+        """The gradient is not finite: float16 overflowed and takes a smaller scale, or training has diverged."""
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)  # updates nothing, and notes the overflow for update()
+            self.scaler.update()
+            report.diverged = self.scaler.get_scale() < MIN_LOSS_SCALE and not self._leave_float16()
+        else:
+            report.diverged = True
+        return self._skip(report)
+
+    def _skip(self, report: StepReport) -> StepReport:
         self.optimizer.zero_grad(set_to_none=True)
         self.num_skipped += 1
         report.skipped = True
         return report
 
-    def _diverged(self, report: StepReport, other_precision: str) -> TrainingDiverged:
-        return TrainingDiverged(
-            f"step {self.step}: loss {report.loss.item() / report.num_targets:.4g}, gradient norm "
-            f"{report.grad_norm.item():.4g}. Lower optimizer.lr, lengthen schedule.warmup_steps, or set "
-            f"{other_precision}"
+    def _leave_float16(self) -> bool:
+        """Go on in the type that takes float16's place; whether there is one."""
+        if self.collapses_to is None:
+            return False
+        logger.warning(
+            "step %d: gradients overflow float16 at every loss scale: going on in %s",
+            self.step,
+            str(self.collapses_to).removeprefix("torch."),
         )
+        self.autocast_dtype = None if self.collapses_to is torch.float32 else self.collapses_to
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
+        self.has_collapsed = True
+        return True
 
     def _clip(self) -> Tensor:
         """The norm of the whole gradient before it is clipped; a tied matrix counts once."""
@@ -159,6 +239,7 @@ class Trainer:
             "scaler": self.scaler.state_dict(),
             "step": self.step,
             "num_skipped": self.num_skipped,
+            "has_collapsed": self.has_collapsed,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -171,12 +252,17 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)
-        if state["scaler"] and self.scaler.is_enabled():
+        if self.scaler.is_enabled() and not (state.get("has_collapsed") and self._leave_float16()) and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None and state["average"] is not None:
             self.average.load_state(state["average"])
         self.step = state["step"]
         self.num_skipped = state["num_skipped"]
+
+
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step leaves everything as it is where `optimizer.found_inf` is 1: PyTorch's fused optimizers."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 def layer_grad_norms(model: nn.Module) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ translation.py with a class of the shape of `Work` and the functions that use
 its checkpoints, and give each `match` in families.py its arm.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,6 +57,10 @@ class Work(Protocol):
 
         No random number is drawn, and the model is afterwards in the mode it was in.
         """
+        ...
+
+    def texts(self, batch: Any) -> Sequence[str]:
+        """What the rows of a training batch say, a line each: for messages about it."""
         ...
 
     def summary(self) -> str:

@@ -1,6 +1,6 @@
 """Translation as a work: pairs, two tokenizers, an encoder-decoder, samples and attention maps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from headloom import build
 from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
 from headloom.config.schema import TrainConfig
-from headloom.data.batch import EvaluationBatches, TrainingBatches
+from headloom.data.batch import Batch, EvaluationBatches, TrainingBatches
 from headloom.data.token_store import tokenize_pairs
 from headloom.decoding.translator import evaluating
 from headloom.insight.attention_maps import attention_figures
@@ -81,6 +81,9 @@ class TranslationWork:
             f"{self.corpus.name}: {len(self.train_pairs)} training pairs, {len(self.valid_pairs)} validation pairs; "
             f"vocabulary {vocabulary}"
         )
+
+    def texts(self, batch: Batch) -> Sequence[str]:
+        return [" => ".join(self.train_pairs.text(int(row))) for row in batch.rows]
 
     def saved(self) -> dict[str, Any]:
         source, target = self.tokenizers
