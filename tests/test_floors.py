@@ -14,6 +14,7 @@ FLOORS = {
     "bar": -1,
     "errors": -1,  # everything may raise what a user can cause
     "nn": 0,
+    "reference": 0,
     "metrics": 0,
     "models": 1,
     "data": 1,
@@ -58,6 +59,18 @@ def test_a_module_imports_from_lower_floors_only(path: Path) -> None:
     used = {floor_name(name.split(".")[1]) for name in imports(path) if name.startswith("headloom.")}
     higher = {name for name in used - {own} if FLOORS[name] >= FLOORS[own]}
     assert not higher, f"{own} stands on floor {FLOORS[own]} and imports {higher}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "reference").glob("*.py")), ids=lambda path: path.name)
+def test_the_reference_knows_numpy_and_python_only(path: Path) -> None:
+    """What checks our modules shares nothing with them."""
+    roots = {name.split(".")[0] for name in imports(path) if not name.startswith("headloom.reference.")}
+    assert roots <= {"numpy", *sys.stdlib_module_names}
+
+
+def test_the_reference_is_a_lesson_and_stays_short() -> None:
+    lines = [path.read_text(encoding="utf-8").count("\n") for path in (SOURCE / "reference").glob("*.py")]
+    assert sum(lines) <= 700
 
 
 @pytest.mark.parametrize("path", [*MODULES, *ENTRY_POINTS], ids=lambda path: path.name)

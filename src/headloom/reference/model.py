@@ -1,0 +1,116 @@
+"""The three families of Transformer in NumPy.
+
+A family returns logits and a `backward`: given the gradient for the logits, it
+returns the gradients of all weights by name. `allowed` is True on real tokens,
+which may be attended to; None: all are.
+
+Shapes: see parts.py; C classes.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from headloom.reference import parts
+from headloom.reference.layers import Layers
+from headloom.reference.parts import Array, Result
+
+Gradients = Callable[[Array], dict[str, Array]]
+
+
+class Transformer(Layers):
+    def seq2seq(self, source_BS: Array, allowed_BS: Array | None, target_BT: Array) -> tuple[Array, Gradients]:
+        """logits_BTV of the token after each of `target`: Vaswani et al. (2017), figure 1."""
+        memory_BSD, encoder_backward = self.encoder(source_BS, allowed_BS)
+        hidden_BTD, decoder_backward = self.decoder(target_BT, None, memory_BSD, _keys(allowed_BS))
+        logits_BTV, output_backward = self.output(hidden_BTD)
+        return logits_BTV, self._gradients(output_backward, decoder_backward, encoder_backward)
+
+    def language_model(self, token_BT: Array, allowed_BTT: Array | None = None) -> tuple[Array, Gradients]:
+        """logits_BTV of the token after each: a decoder without encoder, Radford et al. (2018), section 3.1.
+
+        `allowed`, where given, narrows the causal mask, as for documents that share a row.
+        """
+        hidden_BTD, decoder_backward = self.decoder(token_BT, allowed_BTT)
+        logits_BTV, output_backward = self.output(hidden_BTD)
+        return logits_BTV, self._gradients(output_backward, decoder_backward)
+
+    def classifier(self, token_BS: Array, allowed_BS: Array | None) -> tuple[Array, Gradients]:
+        """logits_BC from the first token: an encoder with one linear map, Devlin et al. (2019), section 4.1."""
+        hidden_BSD, encoder_backward = self.encoder(token_BS, allowed_BS)
+        logits_BC, head_backward = self.linear("head", hidden_BSD[:, 0], self.settings.num_classes)
+
+        def first_backward(dhidden_BD: Array) -> tuple[Array]:
+            dhidden_BSD = np.zeros_like(hidden_BSD)
+            dhidden_BSD[:, 0] = dhidden_BD
+            return (dhidden_BSD,)
+
+        return logits_BC, self._gradients(head_backward, first_backward, encoder_backward)
+
+    def encoder(self, token_BS: Array, allowed_BS: Array | None) -> Result:
+        """memory_BSD: Vaswani et al. (2017), section 3.1."""
+        sizes = self.settings.num_encoder_layers, self.settings.source_vocab_size
+        return self._stack("encoder", *sizes, token_BS, _keys(allowed_BS))
+
+    def decoder(self, token_BT: Array, allowed_BTT: Array | None, *memory: Any) -> Result:
+        """hidden_BTD: Vaswani et al. (2017), section 3.1. `memory`: memory_BSD and allowed_B11S, or nothing."""
+        sizes = self.settings.num_decoder_layers, self.settings.target_vocab_size
+        allowed_BTT = parts.causal(token_BT.shape[1])[None] & (True if allowed_BTT is None else allowed_BTT)
+        return self._stack("decoder", *sizes, token_BT, allowed_BTT[:, None], *memory)
+
+    def _stack(
+        self, stack: str, num_layers: int, vocab_size: int, token_BT: Array, allowed_B1TT: Array | None, *memory: Any
+    ) -> Result:
+        """Layers of self-attention, attention to `memory` where there is one, feed-forward: Vaswani et al. (2017), 3.1.
+
+        Its backward returns dmemory_BSD where there is a memory: tokens have no gradient.
+        """
+
+        def self_attention(name: str, y_BTD: Array) -> Result:
+            out_BTD, backward = self.attention(name, y_BTD, y_BTD, allowed_B1TT, has_order=True)
+            return out_BTD, lambda dout_BTD: (sum(backward(dout_BTD)),)
+
+        def cross_attention(name: str, y_BTD: Array) -> Result:
+            return self.attention(name, y_BTD, *memory, has_order=False)  # positions of the two have no common measure
+
+        sublayers = {"self": self_attention, "cross": cross_attention, "feed_forward": self.feed_forward}
+        x_BTD, embed_backward = self.embed(stack, token_BT, vocab_size)
+        backwards = []
+        for layer, kind in product(range(num_layers), sublayers):
+            if kind != "cross" or memory:
+                name = f"{stack}.{layer}.{kind}"
+                x_BTD, residual_backward = self.residual(name, x_BTD, partial(sublayers[kind], name))
+                backwards.append(residual_backward)
+        if self.settings.placement == "pre":  # post-norm ends in a norm already
+            x_BTD, norm_backward = self.norm(f"{stack}.norm", x_BTD)
+            backwards.append(norm_backward)
+
+        def backward(dx_BTD: Array) -> tuple[Any, ...]:
+            dmemories: list[Array] = []
+            for sublayer_backward in reversed(backwards):
+                dx_BTD, *dmemory = sublayer_backward(dx_BTD)
+                dmemories += dmemory
+            embed_backward(dx_BTD)
+            return (sum(dmemories),) if memory else ()
+
+        return x_BTD, backward
+
+    def _gradients(self, *backwards: Callable[..., tuple[Array, ...]]) -> Gradients:
+        """One after the other, each given what the last returned."""
+
+        def backward(dlogits: Array) -> dict[str, Array]:
+            self.gradients = {}
+            gradients: tuple[Array, ...] = (dlogits,)
+            for part_backward in backwards:
+                gradients = part_backward(*gradients)
+            return self.gradients
+
+        return backward
+
+
+def _keys(allowed_BS: Array | None) -> Array | None:
+    """allowed_B11S: the same keys for every head and query."""
+    return None if allowed_BS is None else allowed_BS[:, None, None, :]

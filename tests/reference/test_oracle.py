@@ -1,0 +1,168 @@
+"""Our PyTorch modules equal the NumPy reference in float64, outputs and every gradient, over random configurations.
+
+Shapes: B batch, S source length, T target length.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headloom.build_model import build_model
+from headloom.config import schema_model as schema
+from headloom.nn.loss import IGNORE, sequence_loss
+from headloom.reference import parts
+from headloom.reference.layers import Settings
+from headloom.reference.model import Transformer
+
+RENAMED = [
+    (r"\.blocks\.", "."),
+    (r"_attention\.", "."),
+    (r"_residual\.norm\.", ".norm."),
+    (r"norm\.weight$", "norm.gain"),
+    (r"\.embedding\.table\.weight$", ".table"),
+    (r"\.embedding\.positional\.weight_TD$", ".position"),
+    (r"gate_up", "up"),
+    (r"^output\.weight$", "output.table"),
+]
+
+
+def reference_name(name: str, tying: str) -> str:
+    """What the reference calls a parameter of ours."""
+    for pattern, replacement in RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return "decoder.table" if name == "encoder.table" and tying == "all" else name
+
+
+def reference_layout(name: str, array: torch.Tensor) -> np.ndarray:
+    """A matrix of the reference has its input's width first, as in x W; PyTorch's has it last."""
+    return (array.T if name.endswith(".weight") else array).detach().numpy().copy()
+
+
+def reference_weights(model: nn.Module, tying: str) -> dict[str, np.ndarray]:
+    named = ((reference_name(name, tying), weight) for name, weight in model.named_parameters())
+    return {name: reference_layout(name, weight) for name, weight in named}
+
+
+def assert_same_gradients(model: nn.Module, gradients: dict[str, np.ndarray], tying: str) -> None:
+    names = {name: reference_name(name, tying) for name, _ in model.named_parameters()}
+    assert set(names.values()) == set(gradients)
+    for name, parameter in model.named_parameters():
+        expected = gradients[names[name]]
+        np.testing.assert_allclose(
+            reference_layout(names[name], parameter.grad), expected, rtol=1e-10, atol=1e-10, err_msg=name
+        )
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """In float64, with biases and gains that are not where they start."""
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+class Draw:
+    """A random configuration, ours and the reference's."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = np.random.default_rng(seed)
+
+        def one(*choices: Any) -> Any:
+            return choices[rng.integers(len(choices))]
+
+        heads, kv_heads = one((1, 1), (2, 1), (2, 2), (4, 2), (6, 3), (3, 3))
+        self.tying = one("none", "decoder", "all")
+        self.source_vocab_size = one(7, 11)
+        self.target_vocab_size = self.source_vocab_size if self.tying == "all" else one(7, 13)
+        self.settings = Settings(
+            d_model=heads * one(2, 4, 6),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            d_ff=one(8, 16),
+            num_encoder_layers=one(1, 2, 3),
+            num_decoder_layers=one(1, 2, 3),
+            source_vocab_size=self.source_vocab_size,
+            target_vocab_size=self.target_vocab_size,
+            position=one("none", "sinusoidal", "learned", "rope"),
+            max_length=64,
+            rope_base=one(10_000.0, 100.0),
+            placement=one("pre", "post"),
+            norm=one("layer", "rms"),
+            epsilon=one(1e-5, 1e-3),
+            activation=one("relu", "gelu", "swiglu"),
+            bias=one(True, False),
+            tying=self.tying,
+            scale_embedding=one(True, False),
+        )
+        self.label_smoothing = one(0.0, 0.1)
+
+    def tokens(self, batch: int, length: int, vocab_size: int) -> np.ndarray:
+        return self.rng.integers(0, vocab_size, (batch, length))
+
+    def allowed(self, batch: int, length: int) -> np.ndarray | None:
+        """True on the tokens of rows of random lengths, padded on the right; or none is padding."""
+        if self.rng.random() < 0.3:
+            return None
+        return np.arange(length) < self.rng.integers(1, length + 1, (batch, 1))
+
+    def sections(self) -> dict[str, Any]:
+        """The sections of our configuration that say the same."""
+        s = self.settings
+        position = {
+            "none": schema.NoPositionConfig,
+            "sinusoidal": schema.SinusoidalConfig,
+            "learned": lambda: schema.LearnedConfig(max_length=s.max_length),
+            "rope": lambda: schema.RopeConfig(base=s.rope_base),
+        }[s.position]()
+        norm = {"pre": schema.PreNormConfig, "post": schema.PostNormConfig}[s.placement]
+        feed_forward = {"relu": schema.ReluConfig, "gelu": schema.GeluConfig, "swiglu": schema.SwigluConfig}
+        model = {"d_model": s.d_model, "num_heads": s.num_heads, "num_kv_heads": s.num_kv_heads, "bias": s.bias}
+        return {
+            "position": position,
+            "norm": norm(kind=schema.NormKind[s.norm], epsilon=s.epsilon),
+            "feed_forward": feed_forward[s.activation](d_ff=s.d_ff),
+            "model": model
+            | {
+                "num_encoder_layers": s.num_encoder_layers,
+                "num_decoder_layers": s.num_decoder_layers,
+                "tying": schema.Tying[s.tying],
+                "scale_embedding": s.scale_embedding,
+                "dropout": 0.3,
+            },
+        }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_encoder_decoder_is_the_references(make_config, seed):
+    draw = Draw(seed)
+    B, S, T = draw.rng.integers(1, 4), draw.rng.integers(2, 8), draw.rng.integers(2, 8)
+    source_BS, target_BT = draw.tokens(B, S, draw.source_vocab_size), draw.tokens(B, T + 1, draw.target_vocab_size)
+    allowed_BS, target_allowed_BT = draw.allowed(B, S), draw.allowed(B, T)
+    wanted_BT = target_BT[:, 1:] if target_allowed_BT is None else np.where(target_allowed_BT, target_BT[:, 1:], IGNORE)
+
+    config = make_config(**draw.sections())
+    ours = shaken(
+        build_model(config, source_vocab_size=draw.source_vocab_size, target_vocab_size=draw.target_vocab_size)
+    )
+    reference = Transformer(draw.settings, reference_weights(ours, draw.tying))
+    logits_BTV, backward = reference.seq2seq(source_BS, allowed_BS, target_BT[:, :-1])
+    loss, loss_backward = parts.cross_entropy(logits_BTV, wanted_BT, label_smoothing=draw.label_smoothing)
+
+    hidden_BTD = ours(
+        torch.from_numpy(source_BS),
+        None if allowed_BS is None else torch.from_numpy(allowed_BS),
+        torch.from_numpy(target_BT[:, :-1]),
+    )
+    our_loss = sequence_loss(
+        hidden_BTD, torch.from_numpy(wanted_BT), ours.output_weight, label_smoothing=draw.label_smoothing
+    ).loss
+    our_loss.backward()
+    our_logits_BTV = (hidden_BTD @ ours.output_weight.T).detach().numpy()
+    np.testing.assert_allclose(our_logits_BTV, logits_BTV, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(our_loss.item(), loss, rtol=1e-10)
+    assert_same_gradients(ours, backward(*loss_backward(1.0)), draw.tying)
