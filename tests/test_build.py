@@ -28,6 +28,8 @@ from headloom.config.schema_model import (
 )
 from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, TranslationConfig, UnigramConfig
 from headloom.data.text import PairList
+from headloom.decoding.ranking import Ranking
+from headloom.decoding.requests import Beam, Greedy
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.blocks import PostNorm, PreNorm
@@ -171,9 +173,13 @@ def test_a_task_and_a_search_have_the_options_given(make_config):
     task = build.build_task(TranslationConfig(label_smoothing=0.2))
     assert (task.label_smoothing, task.headline) == (0.2, "bleu")
     config = make_config()
-    for decoding, expected in (
-        (GreedyConfig(max_length=9), (1, 0.0, 9)),
-        (BeamConfig(beam_size=3, length_penalty=0.5, max_length=8), (3, 0.5, 8)),
+    for decoding, search, longest in (
+        (GreedyConfig(max_length=9), Greedy(), 9),
+        (
+            BeamConfig(beam_size=3, length_penalty=0.5, max_length=8),
+            Beam(beam_size=3, ranking=Ranking(length_penalty=0.5)),
+            8,
+        ),
     ):
         tokenizer = build.ByteTokenizer()
         translator = build_translator(
@@ -184,7 +190,7 @@ def test_a_task_and_a_search_have_the_options_given(make_config):
             device=torch.device("cpu"),
             autocast_dtype=None,
         )
-        assert (translator.beam_size, translator.length_penalty, translator.max_length) == expected
+        assert (translator.method, translator.max_length) == (search, longest)
 
 
 @pytest.mark.parametrize("kind", [CopyConfig, ReverseConfig])

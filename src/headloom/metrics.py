@@ -38,6 +38,19 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return _corpus_score(CHRF(), hypotheses, references)
 
 
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """chrF2 of one sentence, from 0 to 100."""
+    return float(_SENTENCE_CHRF.sentence_score(hypothesis, [reference]).score)
+
+
+def sentence_bleu(hypothesis: str, reference: str) -> float:
+    """BLEU of one sentence, from 0 to 100, over the n-gram orders that it has, with exponential smoothing."""
+    return float(_SENTENCE_BLEU.sentence_score(hypothesis, [reference]).score)
+
+
+_SENTENCE_CHRF, _SENTENCE_BLEU = CHRF(), BLEU(effective_order=True)
+
+
 def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     # sacreBLEU cuts to the shorter of the two without a word in some versions.
     if len(hypotheses) != len(references) or not references:

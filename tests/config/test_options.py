@@ -28,7 +28,7 @@ def test_every_option_has_a_meaning() -> None:
 def test_the_help_names_groups_choices_and_examples(name: str) -> None:
     text = options.help_text(name, ROOT / "conf")
     assert f"python {name}.py" in text
-    assert "  decoding=     beam* greedy" in text.split("\n")
+    assert "  decoding=     beam* greedy mbr sample score" in text.split("\n")
     assert max(map(len, text.split("\n"))) <= 120
     if name == "train":
         assert "  size=         base big mini small* tiny" in text

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headloom.decoding.search import NOTHING, Hypothesis, beam_search, greedy_search, length_penalty_divisor
+from headloom.decoding.beam import beam_search
+from headloom.decoding.ranking import Ranking
+from headloom.decoding.search import NOTHING, Hypothesis, greedy_search
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -83,7 +85,7 @@ def search(
         eos_id=EOS,
         pad_id=PAD,
         max_lengths=lengths,
-        length_penalty=alpha,
+        ranking=Ranking(alpha),
         num_best=num_best,
     )
 
@@ -291,7 +293,7 @@ def test_no_sentence_gives_no_hypothesis():
 
 
 def test_greedy_search_and_a_beam_of_one_are_one():
-    options = {"num_sentences": 9, "bos_id": BOS, "eos_id": EOS, "pad_id": PAD, "length_penalty": 1.0}
+    options = {"num_sentences": 9, "bos_id": BOS, "eos_id": EOS, "pad_id": PAD, "ranking": Ranking(1.0)}
     lengths = torch.tensor([5] * 9)
     greedy = greedy_search(Table(range(9), beam_size=1), max_lengths=lengths, **options)
     beam = beam_search(Table(range(9), beam_size=1), max_lengths=lengths, beam_size=1, **options)
@@ -314,4 +316,4 @@ def test_arguments_that_make_no_search_are_refused(change, words):
 
 
 def test_the_divisor_is_one_for_a_single_token():
-    assert length_penalty_divisor(1, 0.7) == 1.0
+    assert Ranking(0.7).divisor(1) == 1.0

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from headloom.data.tokenizer import ByteTokenizer
+from headloom.decoding.ranking import Ranking
+from headloom.decoding.requests import Beam, Limits
 from headloom.decoding.search import NOTHING, Hypothesis
+from headloom.decoding.searcher import Sentence
 from headloom.decoding.translator import SPARE_TOKENS, Translator, evaluating
 from headloom.models.seq2seq import Seq2Seq
 
@@ -15,11 +18,14 @@ CPU = torch.device("cpu")
 
 
 def translator(model: Seq2Seq, **options) -> Translator:
+    """A beam search unless `search` is given; limits and the options of the beam are given one by one."""
+    beam = {name: options.pop(name) for name in ("beam_size", "num_best") if name in options}
+    ranking = Ranking(options.pop("length_penalty", 0.6))
+    names = ("max_length", "max_ratio", "min_length", "min_ratio")
+    limits = {name: options.pop(name) for name in names if name in options}
     arguments = {
-        "beam_size": 3,
-        "length_penalty": 0.6,
-        "max_length": 12,
-        "max_ratio": 1.0,
+        "search": Beam(**{"beam_size": 3, "ranking": ranking, **beam}),
+        "limits": Limits(**{"max_length": 12, "max_ratio": 1.0, **limits}),
         "max_tokens": 2000,
         "device": CPU,
         "autocast_dtype": None,
@@ -55,8 +61,8 @@ def test_a_line_is_translated_alike_in_any_batch(make_model, beam_size, position
     num_best = min(4, beam_size)
 
     def search(sources: list[list[int]], max_tokens: int) -> list[list[Hypothesis]]:
-        some = translator(model, beam_size=beam_size, max_length=7, max_tokens=max_tokens)
-        return some.search(sources, num_best=num_best)
+        some = translator(model, beam_size=beam_size, max_length=7, max_tokens=max_tokens, num_best=num_best)
+        return some.search(sources)
 
     alone = search(sources, 1)
     assert close(search(sources, 7 * beam_size * 41), alone)
@@ -69,10 +75,10 @@ def test_a_line_is_translated_alike_in_any_batch(make_model, beam_size, position
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rope"])
 def test_the_score_is_what_the_model_gives_the_output_without_a_cache(make_model, position):
     """B75: every hypothesis of a beam of 4, by teacher forcing."""
-    model = make_model(ByteTokenizer.vocab_size, position=position)
     tokenizer = ByteTokenizer()
+    model = make_model(ByteTokenizer.vocab_size, position=position, likely=tokenizer.encode(["abcdefgh"])[0])
     sources = tokenizer.encode(lines_of_many_lengths(12))
-    found = translator(model, beam_size=4, length_penalty=0.0).search(sources, num_best=4)
+    found = translator(model, beam_size=4, length_penalty=0.0, num_best=4).search(sources)
     for source, hypotheses in zip(sources, found, strict=True):
         assert len(hypotheses) == 4
         for hypothesis in hypotheses:
@@ -213,7 +219,7 @@ def test_batches_hold_every_row_once_within_the_budget(model):
     """Rows of similar length together, longest first; what counts is beam times longest output."""
     lengths = [1 + 31 * i % 40 for i in range(80)]
     some = translator(model, beam_size=3, max_length=12, max_tokens=600)
-    batches = list(some._batches(lengths))
+    batches = list(some._batches([Sentence([5] * n, min(12, n + SPARE_TOKENS)) for n in lengths]))
     assert sorted(row for batch in batches for row in batch) == list(range(80))
     for batch in batches:
         longest = max(lengths[row] for row in batch)

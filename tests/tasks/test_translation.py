@@ -14,6 +14,8 @@ from headloom.data.batch import EvaluationBatches
 from headloom.data.text import PairList
 from headloom.data.token_store import TokenPairs, tokenize_pairs
 from headloom.data.tokenizer import ByteTokenizer
+from headloom.decoding.ranking import Ranking
+from headloom.decoding.requests import Beam, Limits
 from headloom.decoding.translator import Translator
 from headloom.errors import ConfigError
 from headloom.models.seq2seq import Seq2Seq
@@ -54,10 +56,8 @@ def translator(model: Seq2Seq) -> Translator:
         model,
         ByteTokenizer(),
         ByteTokenizer(),
-        beam_size=2,
-        length_penalty=1.0,
-        max_length=8,
-        max_ratio=1.0,
+        search=Beam(beam_size=2, ranking=Ranking(1.0)),
+        limits=Limits(max_length=8, max_ratio=1.0),
         max_tokens=800,
         device=CPU,
         autocast_dtype=None,

@@ -5,6 +5,7 @@ file is stale.
 """
 
 import ast
+import dataclasses
 import inspect
 import sys
 import textwrap
@@ -22,6 +23,7 @@ from headloom.config.schema import CHOICES, DISCRIMINATORS, ROOTS, EvaluateDataC
 from headloom.config.schema_training import TrainerConfig
 
 TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+PLURALS = {str: "texts", Path: "paths"}
 
 
 def takes(annotation: Any) -> str:
@@ -29,6 +31,9 @@ def takes(annotation: Any) -> str:
     if get_origin(annotation) in (Union, types.UnionType):
         words = [takes(part) for part in get_args(annotation) if part is not type(None)]
         return " or ".join([*words, "null"])
+    if get_origin(annotation) is list:
+        (item,) = get_args(annotation)
+        return f"a list of {PLURALS[item]}"
     if issubclass(annotation, Enum):
         names = list(annotation.__members__)
         return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
@@ -201,7 +206,7 @@ def _table(section: str, options: list[Field[Any]], schema: type[Any]) -> str:
 
 
 def _default(field: Field[Any]) -> str:
-    match field.default:
+    match field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default:
         case value if value == MISSING:
             return "required"
         case None:

@@ -30,7 +30,15 @@ from headloom.config.schema_data import (
     TatoebaConfig,
     TsvConfig,
 )
-from headloom.config.schema_decoding import BeamConfig, DecodingConfig, GreedyConfig
+from headloom.config.schema_decoding import (
+    BeamConfig,
+    DecodingConfig,
+    GreedyConfig,
+    MbrConfig,
+    SampleConfig,
+    ScoreConfig,
+    check_search,
+)
 from headloom.config.schema_model import (
     FeedForwardConfig,
     GeluConfig,
@@ -123,7 +131,13 @@ CHOICES: dict[str, dict[str, type[Any]]] = {
         "constant": ConstantConfig,
         "plateau": PlateauConfig,
     },
-    "decoding": {"greedy": GreedyConfig, "beam": BeamConfig},
+    "decoding": {
+        "greedy": GreedyConfig,
+        "beam": BeamConfig,
+        "sample": SampleConfig,
+        "mbr": MbrConfig,
+        "score": ScoreConfig,
+    },
 }
 """Group, choice, dataclass. `trainer`, `size` and `experiment` are groups of presets: they set options, and have
 none."""
@@ -157,6 +171,7 @@ class TrainConfig:
         rules.at_least("seed", self.seed, 0)
         if not self.resume:
             raise ConfigError("resume is empty: set it to never, auto or the path of a checkpoint or run folder")
+        check_search("train.py", self.decoding)
         self._check_positions()
         if self.model.tying is Tying.all and not self.tokenizer.shares_one_vocabulary:
             raise ConfigError(
@@ -247,6 +262,7 @@ class EvaluateConfig:
     checkpoint's run folder."""
 
     def __post_init__(self) -> None:
+        check_search("evaluate.py", self.decoding)
         check_precision("", self.device, self.precision)
 
 

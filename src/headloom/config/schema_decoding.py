@@ -1,48 +1,103 @@
-"""Options of how a model writes: the search and its limits."""
+"""Options of how a model writes: the search, its limits and what an output must and must not hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from omegaconf import MISSING
 
 from headloom.config import rules
+from headloom.errors import ConfigError
 
 
 class DecodingKind(Enum):
     greedy = "greedy"
     beam = "beam"
+    sample = "sample"
+    mbr = "mbr"
+    score = "score"
+
+
+class LengthPenaltyForm(Enum):
+    gnmt = "gnmt"  # ((5 + length) / 6) ** a
+    power = "power"  # length ** a
+
+
+class CandidateKind(Enum):
+    sample = "sample"
+    beam = "beam"
+
+
+class UtilityKind(Enum):
+    chrf = "chrf"
+    bleu = "bleu"
 
 
 @dataclass(kw_only=True)
 class DecodingConfig:
-    """How the model writes its output."""
+    """How the model writes its output, or scores what is written."""
 
     kind: DecodingKind = MISSING
     """The search; set by decoding=."""
-    max_length: int = 256
-    """Longest output, in tokens with eos counted."""
-    max_ratio: float = 3.0
-    """Longest output for one sentence: this many times its source tokens, and 10 more."""
     max_tokens: int = 8192
-    """Most tokens of a batch: rows times beam times longest output."""
+    """Most tokens of a batch: lines times rows of the search times longest output."""
 
     def __post_init__(self) -> None:
         rules.follows_group("decoding", "kind", self)
-        rules.at_least("decoding.max_length", self.max_length, 1)
-        rules.above_zero("decoding.max_ratio", self.max_ratio)
         rules.at_least("decoding.max_tokens", self.max_tokens, 1)
 
 
 @dataclass(kw_only=True)
-class GreedyConfig(DecodingConfig):
+class SearchConfig(DecodingConfig):
+    """What every search has: limits and constraints. Lengths are in tokens, eos counted."""
+
+    max_length: int = 256
+    """Longest output."""
+    max_ratio: float = 3.0
+    """Longest output for one sentence: this many times its source tokens, and 10 more."""
+    min_length: int = 0
+    """Shortest output, where the longest is not shorter."""
+    min_ratio: float = 0.0
+    """Shortest output for one sentence: this many times its source tokens."""
+    no_repeat_ngram: int | None = None
+    """No output holds the same this many tokens in a row twice. null: it may."""
+    forbidden: list[str] = field(default_factory=list)
+    """Phrases that no output holds, in the tokens that the tokenizer makes of each (the same letters in other tokens
+    are not seen). In JSON Lines a line adds its own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.at_least("decoding.max_length", self.max_length, 1)
+        rules.above_zero("decoding.max_ratio", self.max_ratio)
+        rules.at_least("decoding.min_length", self.min_length, 0)
+        rules.at_least("decoding.min_ratio", self.min_ratio, 0)
+        rules.at_least("decoding.no_repeat_ngram", self.no_repeat_ngram, 1)
+        if self.min_length > self.max_length:
+            raise ConfigError(
+                f"decoding.min_length={self.min_length} passes decoding.max_length={self.max_length}: lower it"
+            )
+        if self.min_ratio > self.max_ratio:
+            raise ConfigError(
+                f"decoding.min_ratio={self.min_ratio} passes decoding.max_ratio={self.max_ratio}: change one of them"
+            )
+
+
+@dataclass(kw_only=True)
+class GreedyConfig(SearchConfig):
     """The likeliest token at every step."""
 
     kind: DecodingKind = DecodingKind.greedy
     """The search; set by decoding=."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens that the output (or its prompt) already holds are divided by this, negative ones multiplied:
+    Keskar et al. (2019), section 4.1. Above 1: less repetition."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.above_zero("decoding.repetition_penalty", self.repetition_penalty)
 
 
 @dataclass(kw_only=True)
-class BeamConfig(DecodingConfig):
+class BeamConfig(SearchConfig):
     """Beam search: the best outputs grow side by side."""
 
     kind: DecodingKind = DecodingKind.beam
@@ -50,10 +105,117 @@ class BeamConfig(DecodingConfig):
     beam_size: int = 5
     """Outputs that grow side by side."""
     length_penalty: float = 1.0
-    """Exponent a of the score log p / ((5 + length) / 6)^a: Wu et al. (2016), equation 14. 0: none; larger: longer
-    output."""
+    """Exponent a of the score, log p divided by the form below. 0: none; larger: longer output; negative: shorter."""
+    length_penalty_form: LengthPenaltyForm = LengthPenaltyForm.gnmt
+    """gnmt: ((5 + length) / 6)^a, Wu et al. (2016), equation 14; power: length^a."""
+    coverage_penalty: float = 0.0
+    """Weight b of b * sum over source tokens of log(min(attention received, 1)), added to the score: Wu et al. (2016),
+    equation 14. Larger: outputs that leave no part of the source out. Costs the fused kernel of one attention layer
+    and a transfer of its weights each step, about a tenth of the time on a CPU. Encoder-decoders only."""
+    num_best: int = 1
+    """Outputs of each line, best first and of different texts; divided by tabs. At most beam_size."""
+    required: list[str] = field(default_factory=list)
+    """Phrases that every output holds, in the tokens that the tokenizer makes of each: Post and Vilar (2018). In JSON
+    Lines a line adds its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.at_least("decoding.beam_size", self.beam_size, 1)
         rules.finite("decoding.length_penalty", self.length_penalty)
+        rules.at_least("decoding.coverage_penalty", self.coverage_penalty, 0)
+        rules.at_least("decoding.num_best", self.num_best, 1)
+        if self.num_best > self.beam_size:
+            raise ConfigError(
+                f"decoding.num_best={self.num_best} passes decoding.beam_size={self.beam_size}: "
+                "a beam finds no more outputs than it is wide; raise decoding.beam_size"
+            )
+
+
+@dataclass(kw_only=True)
+class SamplingOptions(SearchConfig):
+    """What drawing has: which tokens are drawn from, and how evenly. In the order of the options, each after the one
+    before."""
+
+    temperature: float = 1.0
+    """Logits are divided by this. Below 1: likelier tokens more often."""
+    top_k: int | None = None
+    """Only this many likeliest tokens are drawn from. null: all."""
+    top_p: float | None = None
+    """Only the fewest likeliest tokens that together hold this share of the probability, in (0, 1]: Holtzman et al.
+    (2020), section 3.1. null: all."""
+    min_p: float | None = None
+    """Only tokens at least this share as likely as the likeliest, in (0, 1]: Nguyen et al. (2024), section 3. null:
+    all."""
+    seed: int = 1
+    """Of what is drawn, with the content of each line: a line gets the same output wherever it stands. In JSON Lines a
+    line may bring a seed of its own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.above_zero("decoding.temperature", self.temperature)
+        rules.at_least("decoding.top_k", self.top_k, 1)
+        rules.share("decoding.top_p", self.top_p, with_zero=False, with_one=True)
+        rules.share("decoding.min_p", self.min_p, with_zero=False, with_one=True)
+        rules.at_least("decoding.seed", self.seed, 0)
+
+
+@dataclass(kw_only=True)
+class SampleConfig(SamplingOptions):
+    """Tokens drawn at random by their probability."""
+
+    kind: DecodingKind = DecodingKind.sample
+    """The search; set by decoding=."""
+    num_best: int = 1
+    """Outputs drawn for each line; those of different texts are written, likeliest first and divided by tabs."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens that the output (or its prompt) already holds are divided by this, negative ones multiplied:
+    Keskar et al. (2019), section 4.1. Above 1: less repetition."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.at_least("decoding.num_best", self.num_best, 1)
+        rules.above_zero("decoding.repetition_penalty", self.repetition_penalty)
+
+
+@dataclass(kw_only=True)
+class MbrConfig(SamplingOptions):
+    """Minimum Bayes risk: of many candidates the one most like the others (Eikema and Aziz 2020). Slow."""
+
+    kind: DecodingKind = DecodingKind.mbr
+    """The search; set by decoding=."""
+    candidates: CandidateKind = CandidateKind.sample
+    """sample: drawn, counted alike; beam: the hypotheses of a beam as wide, counted by their probability."""
+    num_candidates: int = 16
+    """How many; each is compared with each."""
+    utility: UtilityKind = UtilityKind.chrf
+    """What likeness is: sentence chrF or sentence BLEU, of sacreBLEU."""
+    num_best: int = 1
+    """Outputs of each line, best first and of different texts; divided by tabs. At most num_candidates."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.at_least("decoding.num_candidates", self.num_candidates, 1)
+        rules.at_least("decoding.num_best", self.num_best, 1)
+        if self.num_best > self.num_candidates:
+            raise ConfigError(
+                f"decoding.num_best={self.num_best} passes decoding.num_candidates={self.num_candidates}: lower it"
+            )
+        if self.candidates is CandidateKind.beam:
+            for option in ("temperature", "top_k", "top_p", "min_p", "seed"):
+                if getattr(self, option) != getattr(type(self), option):
+                    raise rules.no_effect(f"decoding.{option}", "decoding.candidates=beam, which draws nothing")
+
+
+@dataclass(kw_only=True)
+class ScoreConfig(DecodingConfig):
+    """Nothing is searched: lines hold a source, a tab and a target, and get the target's log-probability (nats), a tab
+    and those of its tokens, eos last. translate.py only."""
+
+    kind: DecodingKind = DecodingKind.score
+    """The search; set by decoding=."""
+
+
+def check_search(command: str, decoding: DecodingConfig) -> None:
+    """`command` needs outputs, which scoring does not give."""
+    if isinstance(decoding, ScoreConfig):
+        raise ConfigError(f"decoding=score writes no output and is for translate.py: choose a search for {command}")

@@ -27,15 +27,59 @@ class BestTokens:
     """That of eos, whether or not it is among the best."""
 
 
-def best_tokens(logits_NV: Tensor, num: int, *, eos_id: int, banned: Sequence[int]) -> BestTokens:
+@dataclass(frozen=True)
+class Edits:
+    """What a step must not choose, must choose or shall choose less; the probabilities stay the model's own.
+
+    Rows and ids side by side: the banned tokens, the only token of some rows,
+    and the tokens whose logits `penalty` makes smaller (Keskar et al. 2019,
+    section 4.1: divided by it where positive, multiplied where negative).
+    """
+
+    banned: tuple[NDArray[np.int64], NDArray[np.int64]]
+    forced: tuple[NDArray[np.int64], NDArray[np.int64]]
+    penalised: tuple[NDArray[np.int64], NDArray[np.int64]]
+    penalty: float = 1.0
+
+    def apply(self, logits_NV: Tensor) -> None:
+        """Overwrite the logits, which are then for choosing only."""
+        device = logits_NV.device
+        if len(self.penalised[0]):
+            row, token = (torch.from_numpy(a).to(device) for a in self.penalised)
+            old = logits_NV[row, token]
+            logits_NV[row, token] = torch.where(old > 0, old / self.penalty, old * self.penalty)
+        if len(self.banned[0]):
+            row, token = (torch.from_numpy(a).to(device) for a in self.banned)
+            logits_NV[row, token] = -math.inf
+        if len(self.forced[0]):
+            row, token = (torch.from_numpy(a).to(device) for a in self.forced)
+            old = logits_NV[row, token]
+            logits_NV[row] = -math.inf
+            logits_NV[row, token] = old
+
+
+def best_tokens(
+    logits_NV: Tensor,
+    num: int,
+    *,
+    eos_id: int,
+    banned: Sequence[int],
+    edits: Edits | None = None,
+    extra_NP: NDArray[np.int64] | None = None,
+) -> BestTokens:
     """The `num` most probable tokens of each row that are not `banned`; overwrites `logits_NV`.
 
     The banned ones keep their share of the probability. A row that holds NaN or
-    +inf, or nothing but -inf, has no candidates.
+    +inf, or nothing but -inf, has no candidates. With `edits` it is they that
+    say which are the best. `extra_NP` adds tokens to the candidates of each row
+    (-1: none), behind the others and whatever is banned.
     """
     # On a CPU some rows at a time, so that their logits are still in the cache when they are read again.
-    parts = torch.split(logits_NV, ROWS_IN_CACHE if logits_NV.device.type == "cpu" else len(logits_NV))
-    packed = [_pack_best(part_NV, min(num, part_NV.size(-1)), eos_id, banned) for part_NV in parts]
+    at_once = ROWS_IN_CACHE if logits_NV.device.type == "cpu" and edits is None else len(logits_NV)
+    parts = torch.split(logits_NV, at_once)
+    extra = None if extra_NP is None else torch.from_numpy(extra_NP).to(logits_NV.device)
+    extra_log_prob_NP = None if extra is None else logits_NV.gather(1, extra.clamp(min=0))
+    packed = [_pack_best(part_NV, min(num, part_NV.size(-1)), eos_id, banned, edits) for part_NV in parts]
     array = torch.cat(packed).cpu().numpy()  # one array, because every transfer waits for the device
     num_candidates = (array.shape[1] - 2) // 2
     log_prob = array[:, 1 : num_candidates + 2] - array[:, :1]
@@ -43,20 +87,31 @@ def best_tokens(logits_NV: Tensor, num: int, *, eos_id: int, banned: Sequence[in
     log_prob = np.where(np.isnan(log_prob), -np.inf, np.minimum(log_prob, 0.0))
     log_prob_NC, id_NC = log_prob[:, 1:], array[:, num_candidates + 2 :].astype(np.int64)
     order_NC = np.lexsort((id_NC, -log_prob_NC))
-    return BestTokens(
-        log_prob_NC=np.take_along_axis(log_prob_NC, order_NC, axis=1),
-        id_NC=np.take_along_axis(id_NC, order_NC, axis=1),
-        eos_log_prob_N=log_prob[:, 0],
-    )
+    log_prob_NC = np.take_along_axis(log_prob_NC, order_NC, axis=1)
+    id_NC = np.take_along_axis(id_NC, order_NC, axis=1)
+    if extra_NP is not None and extra_log_prob_NP is not None:
+        more_NP = np.minimum(extra_log_prob_NP.double().cpu().numpy() - array[:, :1], 0.0)
+        is_new_NP = (extra_NP >= 0) & ~(
+            (extra_NP[:, :, None] == id_NC[:, None]) & (log_prob_NC[:, None] > -np.inf)
+        ).any(2)
+        log_prob_NC = np.concatenate([log_prob_NC, np.where(is_new_NP & ~np.isnan(more_NP), more_NP, -np.inf)], axis=1)
+        id_NC = np.concatenate([id_NC, extra_NP], axis=1)
+    return BestTokens(log_prob_NC=log_prob_NC, id_NC=id_NC, eos_log_prob_N=log_prob[:, 0])
 
 
-def _pack_best(logits_NV: Tensor, num: int, eos_id: int, banned: Sequence[int]) -> Tensor:
+def _pack_best(logits_NV: Tensor, num: int, eos_id: int, banned: Sequence[int], edits: Edits | None) -> Tensor:
     """Columns: log of the sum of exponentials, logit of eos, logits of the best, their ids (exact in float64)."""
     max_N1 = logits_NV.amax(-1, keepdim=True)
     log_total_N1 = (logits_NV - max_N1).exp_().sum(-1, keepdim=True).log_() + max_N1
     eos_N1 = logits_NV[:, eos_id, None].clone()
+    own_NV = logits_NV
+    if edits is not None:
+        own_NV = logits_NV.clone()
+        edits.apply(logits_NV)
     logits_NV[:, list(banned)] = -math.inf
     top_NC, id_NC = top(logits_NV, num)
+    if edits is not None:
+        top_NC = torch.where(top_NC > -math.inf, own_NV.gather(1, id_NC), -math.inf)
     return torch.cat([log_total_N1.double(), eos_N1.double(), top_NC.double(), id_NC.double()], dim=-1)
 
 

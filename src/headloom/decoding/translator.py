@@ -1,19 +1,26 @@
 """From lines of text to lines of text: what validation, evaluate.py and translate.py share.
 
-B sentences of a batch, S source length.
+B sentences of a batch, S source length, T target length.
 """
 
+import hashlib
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headloom.bar import progress_bar
 from headloom.data.tokenizer_base import Tokenizer
-from headloom.decoding.search import NOTHING, Hypothesis, beam_search
+from headloom.decoding.alignment import Alignment, word_alignment, words_of
+from headloom.decoding.memory import in_halves
+from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request, Sample, Search
+from headloom.decoding.search import NOTHING, Hypothesis
+from headloom.decoding.searcher import Searcher, Sentence
 from headloom.models.seq2seq import Seq2Seq
 
 logger = logging.getLogger(__name__)
@@ -43,55 +50,73 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Translator:
-    """Translates lines with a model and the two tokenizers it was trained with.
+    """Translates lines with a model and the two tokenizers it was trained with, or with several such models.
 
-    `max_length` and `max_ratio` limit an output: to `max_length` tokens, to
-    `max_ratio` times the tokens of its source and SPARE_TOKENS more, and to the
-    positions of the model; eos counts. A source of more than
-    `max_source_length` tokens (None: no limit), or than the model has
-    positions, is cut, eos counted. A batch has at most `max_tokens` tokens:
-    sentences times beam times longest possible output, which is what the
-    key/value cache holds. The result of a line depends on nothing but the line
-    and, within the rounding of the model's arithmetic, on no batch.
+    `limits` bound an output: its longest length is at most `max_length` tokens,
+    `max_ratio` times the tokens of its source and SPARE_TOKENS more, and the
+    positions of the model; what a request wants in an output always fits, but
+    for the last limit. A source of more than `max_source_length` tokens (None: no
+    limit), or than the model has positions, is cut, eos counted. A batch has at
+    most `max_tokens` tokens: sentences times rows of the search times longest
+    possible output, which is what the key/value cache holds; where that is more
+    than the memory holds, it is split. The result of a line depends on nothing
+    but the line and, within the rounding of the model's arithmetic, on no batch.
 
-    The model is on `device`, and stays in the mode it is in.
+    `forbidden` phrases and `required` ones are those of every line. Word
+    alignments cost a second pass over each output (`with_alignments`).
+
+    The models are on `device`, and stay in the mode they are in.
     """
 
     def __init__(
         self,
-        model: Seq2Seq,
+        models: Seq2Seq | Sequence[Seq2Seq],
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         *,
-        beam_size: int,
-        length_penalty: float,
-        max_length: int,
-        max_ratio: float,
+        search: Search,
+        limits: Limits,
         max_tokens: int,
         device: torch.device,
         autocast_dtype: torch.dtype | None,
         max_source_length: int | None = None,
+        no_repeat_ngram: int | None = None,
+        forbidden: Sequence[str] = (),
+        required: Sequence[str] = (),
+        with_alignments: bool = False,
     ) -> None:
-        self.model = model
+        self.models = nn.ModuleList([models] if isinstance(models, Seq2Seq) else models)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.beam_size = beam_size
-        self.length_penalty = length_penalty
-        self.max_length = max_length
-        self.max_ratio = max_ratio
+        self.method = search
+        self.limits = limits
         self.max_tokens = max_tokens
         self.device = device
         self.autocast_dtype = autocast_dtype
         self.max_source_length = max_source_length
-        if model.max_length is not None:
-            if max_length > model.max_length:
+        self.with_alignments = with_alignments
+        self.searcher = Searcher(
+            list(self.models),  # type: ignore[arg-type]  # a ModuleList forgets what it holds
+            source_tokenizer,
+            target_tokenizer,
+            search=search,
+            no_repeat_ngram=no_repeat_ngram,
+            device=device,
+        )
+        self.forbidden = self._phrases(forbidden)
+        self.required = self._phrases(required)
+        positions = [model.max_length for model in self.searcher.models if model.max_length is not None]
+        self.positions = min(positions) if positions else None
+        self.max_length = limits.max_length
+        if self.positions is not None:
+            if limits.max_length > self.positions:
                 logger.warning(
                     "outputs end at %d tokens, the positions of the model (decoding.max_length is %d)",
-                    model.max_length,
-                    max_length,
+                    self.positions,
+                    limits.max_length,
                 )
-            self.max_length = min(max_length, model.max_length)
-            self.max_source_length = min(max_source_length or model.max_length, model.max_length)
+            self.max_length = min(limits.max_length, self.positions)
+            self.max_source_length = min(max_source_length or self.positions, self.positions)
 
     def translate(self, lines: Sequence[str], *, description: str | None = None) -> list[str]:
         """The translation of each line, in the order of `lines`, each one line.
@@ -101,10 +126,18 @@ class Translator:
         `description` a progress bar of that name counts the sentences on
         stderr, if that is a terminal.
         """
-        counts = _Counts()
-        outputs = self._translate(lines, counts, description)
+        texts = [""] * len(lines)
+        counts = Counts()
+        requests = [Request(source=line) for line in lines]
+        with (
+            self.computing(),  # around all batches: leaving it drops the weights that autocast has converted
+            progress_bar(total=len(lines), desc=description, unit="line", is_wanted=description is not None) as bar,
+        ):
+            for row, [best, *_] in self.answers(requests, counts):
+                texts[row] = best.text
+                bar.update(1)
         counts.report()
-        return outputs
+        return texts
 
     def stream(self, lines: Iterable[str | None], *, buffer_lines: int) -> Iterator[str]:
         """The translation of each line, in order, without waiting for the last.
@@ -114,112 +147,175 @@ class Translator:
         says that the next line is not there yet: what is held is then
         translated at once (see `arrival.as_they_arrive`).
         """
-        counts = _Counts()
+        counts = Counts()
         held: list[str] = []
         room = min(FIRST_LINES, buffer_lines)
+
+        def answered() -> Iterator[str]:
+            texts = [""] * len(held)
+            for row, [best, *_] in self.answers([Request(source=line) for line in held], counts):
+                texts[row] = best.text
+            return iter(texts)
+
         try:
             for line in lines:
                 if line is not None:
                     held.append(line)
                 if len(held) >= room or (held and line is None):
-                    yield from self._translate(held, counts, None)
+                    yield from answered()
                     held = []
                     room = min(2 * room, buffer_lines)
-            yield from self._translate(held, counts, None)
+            yield from answered()
         finally:
             counts.report()
 
-    def search(
-        self, sources: Sequence[Sequence[int]], *, num_best: int = 1, description: str | None = None
-    ) -> list[list[Hypothesis]]:
-        """The `num_best` hypotheses of each source, best first, in the order of `sources`.
+    def answers(self, requests: Sequence[Request], counts: "Counts") -> Iterator[tuple[int, list[Output]]]:
+        """The row of each request and its outputs, best first and at least one, batch by batch, in no order."""
+        counts.lines += len(requests)
+        written = [row for row, request in enumerate(requests) if request.source.strip()]
+        encoded = self.source_tokenizer.encode([requests[row].source for row in written])
+        sentences: dict[int, Sentence] = {}
+        for row, ids in zip(written, encoded, strict=True):
+            if ids:
+                sentences[row] = self._sentence(self._cut(ids, counts), requests[row])
+        for row in range(len(requests)):
+            if row not in sentences:
+                yield row, [Output("")]
+        rows = list(sentences)
+        for places, hypotheses in self.batches(list(sentences.values())):
+            counts.without_output += sum(some == [NOTHING] for some in hypotheses)
+            for place, some in zip(places, hypotheses, strict=True):
+                yield rows[place], self._outputs(sentences[rows[place]], some)
 
-        Sources are ids without eos, none of them empty. Sentences of similar
-        length are searched together, the longest first.
-
-        Raises:
-            ValueError: `num_best` is not between 1 and the beam size.
-        """
+    def search(self, sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+        """The hypotheses of each source, best first, in the order of `sources`: ids without eos, none of them empty."""
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        shown = description is not None
-        dtype = self.autocast_dtype
-        with (
-            evaluating(self.model),
-            torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),  # converts weights once a call
-            progress_bar(total=len(sources), desc=description, unit="sentence", is_wanted=shown) as bar,
-        ):
-            for rows in self._batches([len(source) for source in sources]):
-                batch = self._search_batch([sources[row] for row in rows], num_best)
-                for row, hypotheses in zip(rows, batch, strict=True):
-                    found[row] = hypotheses
-                bar.update(len(rows))
+        for places, hypotheses in self.batches([self._sentence(source, Request(source="")) for source in sources]):
+            for place, some in zip(places, hypotheses, strict=True):
+                found[place] = some
         return found
 
-    def _translate(self, lines: Sequence[str], counts: "_Counts", description: str | None) -> list[str]:
-        written = [row for row, line in enumerate(lines) if line.strip()]
-        encoded = self.source_tokenizer.encode([lines[row] for row in written])
-        sources = {row: ids for row, ids in zip(written, encoded, strict=True) if ids}
-        counts.lines += len(lines)
-        if self.max_source_length is not None:
-            room = self.max_source_length - 1  # for eos
-            counts.longest_source = self.max_source_length
-            counts.cut += sum(len(ids) > room for ids in sources.values())
-            sources = {row: ids[:room] for row, ids in sources.items()}
-        found = self.search(list(sources.values()), description=description)
-        outputs = [""] * len(lines)
-        for row, [best] in zip(sources, found, strict=True):
-            outputs[row] = self.target_tokenizer.decode(best.ids)
-            counts.without_output += best is NOTHING
-        return outputs
+    def batches(self, sentences: Sequence[Sentence]) -> Iterator[tuple[Sequence[int], Sequence[list[Hypothesis]]]]:
+        """Places in `sentences` and what was found for them; similar lengths together, the longest first."""
+        for batch in self._batches(sentences):
+            yield from in_halves(batch, lambda places: self._search([sentences[place] for place in places]))
 
-    def _longest_output(self, num_source_tokens: int) -> int:
-        return min(self.max_length, int(self.max_ratio * num_source_tokens) + SPARE_TOKENS)
+    def _search(self, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
+        with self.computing():
+            return self.searcher.search(sentences)
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Row numbers of each batch; the first row of a batch is its longest."""
-        batch: list[int] = []
-        tokens_a_row = 0
-        for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
-            if batch and (len(batch) + 1) * tokens_a_row > self.max_tokens:
-                yield batch
-                batch = []
-            if not batch:
-                tokens_a_row = self.beam_size * max(lengths[row] + 1, self._longest_output(lengths[row]))
-            batch.append(row)
-        if batch:
-            yield batch
+    def force(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[str], list[float]]]:
+        """The row of each pair, the pieces of its target with eos behind, and the log-probability (nats) of each.
 
-    def _search_batch(self, sources: Sequence[Sequence[int]], num_best: int) -> list[list[Hypothesis]]:
-        source_BS, allowed_BS = self._padded(sources)
-        max_lengths = [self._longest_output(len(source)) for source in sources]
-        memory_BSD = self.model.encode(source_BS, allowed_BS)
-        return beam_search(
-            self.model.start(memory_BSD, allowed_BS, beam_size=self.beam_size, max_length=max(max_lengths)),
-            num_sentences=len(sources),
-            beam_size=self.beam_size,
-            bos_id=self.target_tokenizer.bos_id,
-            eos_id=self.target_tokenizer.eos_id,
-            pad_id=self.target_tokenizer.pad_id,
-            max_lengths=max_lengths,
-            length_penalty=self.length_penalty,
-            num_best=num_best,
-            device=self.device,
+        Teacher forcing: every piece given the source and the true pieces before it. Batch by batch, in no order.
+        """
+        counts = Counts(lines=len(pairs))
+        sources = [self._cut(ids, counts) for ids in self.source_tokenizer.encode([source for source, _ in pairs])]
+        targets = self.target_tokenizer.encode([target for _, target in pairs])
+        if self.positions is not None:
+            targets = [ids[: self.positions - 1] for ids in targets]
+        lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
+
+        def forced(rows: Sequence[int]) -> list[list[float]]:
+            with self.computing():
+                found = self.searcher.force([sources[row] for row in rows], [targets[row] for row in rows])
+            return [log_prob_T.tolist() for log_prob_T, _ in found]
+
+        for batch in _in_batches(lengths, lengths, self.max_tokens):
+            for rows, log_probs in in_halves(batch, forced):
+                for row, log_prob in zip(rows, log_probs, strict=True):
+                    yield row, self.target_tokenizer.pieces([*targets[row], self.target_tokenizer.eos_id]), log_prob
+        counts.report()
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The models in evaluation mode, in their precision, without gradients; may be nested."""
+        dtype = self.autocast_dtype
+        with (
+            evaluating(self.models),
+            torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),
+        ):
+            yield
+
+    def _outputs(self, sentence: Sentence, hypotheses: Sequence[Hypothesis]) -> list[Output]:
+        alignments: Sequence[Alignment | None] = [None] * len(hypotheses)
+        if self.with_alignments:
+            alignments = self._alignments(sentence, hypotheses)
+        decode = self.target_tokenizer.decode
+        return [
+            Output("") if h is NOTHING else Output(decode(h.ids), len(h.ids) + 1, h.score, h.log_probability, alignment)
+            for h, alignment in zip(hypotheses, alignments, strict=True)
+        ]
+
+    def _alignments(self, sentence: Sentence, hypotheses: Sequence[Hypothesis]) -> list[Alignment]:
+        with self.computing():
+            forced = self.searcher.force([sentence.source] * len(hypotheses), [h.ids for h in hypotheses])
+        source_words = words_of(self.source_tokenizer, sentence.source)
+        return [
+            word_alignment(attention_TS, source_words, words_of(self.target_tokenizer, hypothesis.ids))
+            for hypothesis, (_, attention_TS) in zip(hypotheses, forced, strict=True)
+        ]
+
+    def _cut(self, ids: list[int], counts: "Counts") -> list[int]:
+        if self.max_source_length is None or len(ids) < self.max_source_length:
+            return ids
+        counts.longest_source = self.max_source_length
+        counts.cut += 1
+        return ids[: self.max_source_length - 1]  # room for eos
+
+    def _sentence(self, source: Sequence[int], request: Request) -> Sentence:
+        [prefix] = self.target_tokenizer.encode([request.prefix]) if request.prefix else [[]]
+        required = [*self.required, *self._phrases(request.required)]
+        longest = min(self.max_length, int(self.limits.max_ratio * len(source)) + SPARE_TOKENS)
+        longest = max(longest, len(prefix) + sum(map(len, required)) + 1)
+        longest = longest if self.positions is None else min(longest, self.positions)
+        seed = request.seed
+        if seed is None:
+            seed = _seed(self.method, source, prefix)
+        return Sentence(
+            source=source,
+            longest=longest,
+            shortest=min(longest, max(self.limits.min_length, math.ceil(self.limits.min_ratio * len(source)))),
+            seed=seed,
+            prefix=prefix,
+            required=required,
+            forbidden=[*self.forbidden, *self._phrases(request.forbidden)],
         )
 
-    def _padded(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-        """source_BS with eos, and what is real of it; None if all is."""
-        tokenizer = self.source_tokenizer
-        width = max(map(len, sources)) + 1
-        padded = [[*source, tokenizer.eos_id, *[tokenizer.pad_id] * (width - 1 - len(source))] for source in sources]
-        source_BS = torch.tensor(padded, device=self.device)
-        length_B = torch.tensor([len(source) + 1 for source in sources], device=self.device)
-        if int(min(map(len, sources))) + 1 == width:
-            return source_BS, None
-        return source_BS, torch.arange(width, device=self.device) < length_B[:, None]
+    def _phrases(self, texts: Sequence[str]) -> list[list[int]]:
+        return [ids for ids in self.target_tokenizer.encode(list(texts)) if ids]
+
+    def _batches(self, sentences: Sequence[Sentence]) -> Iterator[list[int]]:
+        rows = self.method.rows_a_sentence
+        lengths = [len(sentence.source) for sentence in sentences]
+        return _in_batches(lengths, [rows * max(len(s.source) + 1, s.longest) for s in sentences], self.max_tokens)
+
+
+def _in_batches(lengths: Sequence[int], tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Places of each batch, the longest first: as many as have `max_tokens` if all are as large as the largest."""
+    batch: list[int] = []
+    tokens_a_place = 0
+    for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
+        if batch and (len(batch) + 1) * max(tokens_a_place, tokens[place]) > max_tokens:
+            yield batch
+            batch, tokens_a_place = [], 0
+        tokens_a_place = max(tokens_a_place, tokens[place])
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def _seed(method: Search, source: Sequence[int], prefix: Sequence[int]) -> int:
+    """Of the content of a sentence, so that its samples are the same wherever it stands."""
+    sampled = method.candidates if isinstance(method, MinimumBayesRisk) else method
+    if not isinstance(sampled, Sample):
+        return 0
+    content = np.array([sampled.seed, len(source), *source, *prefix], dtype="<i8").tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 @dataclass
-class _Counts:
+class Counts:
     """What happened to the lines of one call, for one warning of each kind."""
 
     lines: int = 0
