@@ -257,6 +257,7 @@ def every_choice() -> list[dict[str, str]]:
     groups = {
         f.name: sorted(p.stem for p in f.glob("*.yaml")) for f in CONF.iterdir() if f.is_dir() and f.name != "hydra"
     }
+    groups["decoding"].remove("score")  # for translate.py only
     recipes = ("experiment", "sweep")
     rounds = max(len(choices) for choices in groups.values())
     lines = [{g: c[i % len(c)] for g, c in groups.items() if g not in recipes} for i in range(rounds)]

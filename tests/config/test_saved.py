@@ -50,6 +50,8 @@ def test_plain_values_are_plain(config: TrainConfig) -> None:
     def kinds(value: object) -> set[type]:
         if isinstance(value, dict):
             return set().union(*(kinds(v) for v in value.values()))
+        if isinstance(value, list):
+            return set().union(*map(kinds, value))
         return {type(value)}
 
     assert kinds(saved.to_plain(config)) <= {str, int, float, bool, type(None)}
