@@ -25,6 +25,7 @@ FLOORS = {
     "insight": 5,
     "build": 6,
     "work": 7,
+    "average": 7,
     "training_run": 8,
     "run": 9,
 }

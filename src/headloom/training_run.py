@@ -17,7 +17,8 @@ from headloom.insight.dashboard import Dashboard
 from headloom.insight.progress import StepProgress
 from headloom.training import guard
 from headloom.training.averaging import WeightAverage
-from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
+from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights, save_checkpoint
+from headloom.training.checkpoint_average import average_checkpoints
 from headloom.training.guard import Guard
 from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
@@ -56,6 +57,10 @@ class TrainingRun:
         self.resumed_from = _resume_path(config.resume, run_dir)
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
         if self.contents is not None:
+            if "optimizer" not in self.contents:
+                raise CheckpointError(
+                    f"{self.resumed_from} is an average of checkpoints, which nothing goes on from: resume from last.pt"
+                )
             before = saved.to_plain(saved.from_plain(self.contents["config"]))  # with what was added since then
             check_resumed(before, saved.to_plain(config))
         self._start_work()
@@ -136,6 +141,7 @@ class TrainingRun:
             save_every=trainer.save_every,
             patience=trainer.patience,
             min_steps=trainer.min_steps,
+            keep_best=trainer.keep_best_checkpoints,
             plateau=self.learning_rate if isinstance(self.learning_rate, Plateau) else None,
         )
         if self.contents is not None:
@@ -155,6 +161,8 @@ class TrainingRun:
         ):
             self._restart_records(first_step)
             headline = loop.run(interrupt)
+            if interrupt.signal is None:
+                self._average_checkpoints()
         if interrupt.signal is not None:
             logger.info(
                 "%s: stopped at step %d, saved in %s. Go on with resume=auto hydra.run.dir=%s",
@@ -170,6 +178,29 @@ class TrainingRun:
         """Record what follows `step` updates; what was recorded of later ones is removed."""
         self.records.close()
         self.dashboard = self.records.enter_context(Dashboard(self.run_dir, first_step=step))
+
+    def _average_checkpoints(self) -> None:
+        """Write the mean of the checkpoints that the configuration names to average.pt, and score it."""
+        trainer = self.config.trainer
+        if trainer.average_last is not None:
+            paths = self.checkpoints.newest(trainer.average_last)
+        elif trainer.average_best is not None:
+            paths = self.checkpoints.best_ones(trainer.average_best)
+        else:
+            return
+        contents = average_checkpoints(paths)
+        save_checkpoint(self.checkpoints.average, contents)
+        load_weights(self.work.model, contents["model"], path=self.checkpoints.average)
+        metrics = self.work.validate(self.trainer.step, self.dashboard)
+        self.dashboard.record(self.trainer.step, {f"average/{name}": value for name, value in metrics.items()})
+        logger.info(
+            "average of %d checkpoints, steps %s: %s=%.4f: %s",
+            len(paths),
+            " ".join(map(str, contents["averaged_steps"])),
+            self.work.task.headline,
+            metrics[self.work.task.headline],
+            self.checkpoints.average,
+        )
 
     def validate(self, step: int) -> Mapping[str, float]:
         """Score the validation data, on the averaged weights where there are any."""

@@ -65,7 +65,7 @@ def run_once(work: Callable[[Any], object], *, name: str, conf: Path) -> int:
         work(checked.configs[0])
         sys.stdout.flush()  # a closed pipe is met here, and not in the interpreter's own last flush
 
-    return _status(act, name)
+    return status_of(act, f"{name}.py")
 
 
 def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> int:
@@ -96,7 +96,7 @@ def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> in
         hydra.main(version_base="1.3", config_path=str(conf.resolve()), config_name=name)(jobs.run)()
 
     try:
-        status = _status(act, name)
+        status = status_of(act, f"{name}.py")
     finally:
         jobs.print_table()
     return status or jobs.status()
@@ -249,21 +249,22 @@ def _check(flags: argparse.Namespace, name: str, conf: Path) -> Checked:
     )
 
 
-def _status(act: Callable[[], None], name: str) -> int:
+def status_of(act: Callable[[], None], command: str) -> int:
+    """Act; the exit status, with what the user did wrong as one line on stderr that begins with the command."""
     # Read by OpenMP when torch is loaded. On its own it spins so long for the next piece of work that two threads on
     # cores that others use too are ten times slower than one; on idle cores this costs nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         act()
     except OF_THE_USER as error:
-        sys.stderr.write(f"{name}.py: {_one_line(error)}\n")
+        sys.stderr.write(f"{command}: {_one_line(error)}\n")
         return STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
     except BrokenPipeError:
         # The interpreter flushes stdout once more at its end: let it flush into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STATUS_CLOSED_PIPE
     except KeyboardInterrupt:
-        sys.stderr.write(f"{name}.py: interrupted\n")
+        sys.stderr.write(f"{command}: interrupted\n")
         return STATUS_INTERRUPTED
     return 0
 

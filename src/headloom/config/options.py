@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from omegaconf import MISSING
 
-from headloom.config.schema import CHOICES, DISCRIMINATORS, ROOTS, EvaluateDataConfig, TrainConfig
+from headloom.config.schema import CHOICES, DISCRIMINATORS, MODULES, ROOTS, EvaluateDataConfig, TrainConfig
 from headloom.config.schema_training import TrainerConfig
 
 TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
@@ -120,7 +120,7 @@ def _options(schema: type[Any]) -> list[Field[Any]]:
 
 def markdown(conf: Path) -> str:
     """docs/options.md."""
-    parts = [INTRODUCTION, *(_root_section(name) for name in ROOTS), "# Groups\n"]
+    parts = [INTRODUCTION, *(_root_section(name) for name in ROOTS), *map(_module_section, MODULES), "# Groups\n"]
     annotations: dict[str, Any] = {field.name: field.type for field in fields(TrainConfig)}
     for group, choices in CHOICES.items():
         parts.append(_group_section(group, annotations[group], choices))
@@ -164,6 +164,11 @@ def _root_section(name: str) -> str:
         parts.append(f"{_summary(section)}\n\n{_table(field.name, _options(section), section)}")
     groups = [f.name for f in fields(root) if f.name in CHOICES and f not in sections]
     return "\n".join([*parts, f"Groups: {', '.join(f'`{group}`' for group in groups)}, described below.\n"])
+
+
+def _module_section(name: str) -> str:
+    schema = MODULES[name]
+    return f"# python -m {name}\n\n{_summary(schema)}\n\n{_table('', _options(schema), schema)}"
 
 
 def _group_section(group: str, base: Any, choices: dict[str, type[Any]]) -> str:

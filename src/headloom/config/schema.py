@@ -19,6 +19,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from headloom.config import rules
+from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import (
     CopyConfig,
     DataConfig,
@@ -292,6 +293,9 @@ class TranslateConfig:
 
 ROOTS: dict[str, type[Any]] = {"train": TrainConfig, "evaluate": EvaluateConfig, "translate": TranslateConfig}
 """Entry point, dataclass of its options."""
+
+MODULES: dict[str, type[Any]] = {"headloom.average": AverageConfig}
+"""Command of the package, dataclass of its options."""
 
 
 def register() -> None:

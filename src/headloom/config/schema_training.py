@@ -68,6 +68,12 @@ class TrainerConfig:
     """Steps before which patience ends nothing; the first validation from there on may."""
     keep_checkpoints: int = 3
     """Numbered checkpoints kept; last.pt and best.pt are kept besides."""
+    keep_best_checkpoints: int = 0
+    """Checkpoints kept of the best validations, as best_STEP.pt besides best.pt."""
+    average_last: int | None = None
+    """Newest checkpoints whose mean becomes average.pt and is validated at the end of training. null: none."""
+    average_best: int | None = None
+    """Best checkpoints whose mean becomes average.pt and is validated at the end of training. null: none."""
     average_decay: float | None = None
     """Decay a step of an exponential moving average of the weights, in (0, 1), used in validation and translation.
     null: none."""
@@ -82,6 +88,8 @@ class TrainerConfig:
         for option in ("patience", "pad_to_multiple", "num_threads"):
             rules.at_least(f"trainer.{option}", getattr(self, option), 1)
         rules.at_least("trainer.keep_checkpoints", self.keep_checkpoints, 0)
+        rules.at_least("trainer.keep_best_checkpoints", self.keep_best_checkpoints, 0)
+        self._check_averages()
         rules.above_zero("trainer.max_grad_norm", self.max_grad_norm)
         rules.above_zero("trainer.spike_deviations", self.spike_deviations)
         rules.share("trainer.average_decay", self.average_decay, with_zero=False)
@@ -91,6 +99,19 @@ class TrainerConfig:
         if self.patience is not None and self.evaluate_every is None:
             raise rules.no_effect("trainer.patience", "trainer.evaluate_every=null")
         check_precision("trainer.", self.device, self.precision)
+
+    def _check_averages(self) -> None:
+        if self.average_last is not None and self.average_best is not None:
+            raise ConfigError(
+                "trainer.average_last and trainer.average_best both say what average.pt is: remove one of them"
+            )
+        for option, kept in (("average_last", "keep_checkpoints"), ("average_best", "keep_best_checkpoints")):
+            count, num_kept = getattr(self, option), getattr(self, kept)
+            rules.at_least(f"trainer.{option}", count, 2)
+            if count is not None and count > num_kept:
+                raise ConfigError(
+                    f"trainer.{option}={count} asks for more checkpoints than are kept: raise trainer.{kept}={num_kept}"
+                )
 
 
 def check_precision(section: str, device: Device, precision: Precision) -> None:

@@ -23,6 +23,7 @@ from headloom.config.schema import (
     TrainConfig,
     TranslateConfig,
 )
+from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import DataConfig, Multi30kConfig, ParallelConfig, TatoebaConfig
 from headloom.errors import ConfigError
 
@@ -30,7 +31,7 @@ STANDARD_STREAM = Path("-")
 SECRET = re.compile(r"\$\{oc\.env:\s*([^,}]*(?:TOKEN|SECRET|PASSW|KEY|CREDENTIAL)[^,}]*)", re.IGNORECASE)
 # Paths that are written, and need not exist.
 CREATED = {(DataConfig, "folder"), (EvaluateConfig, "output"), (EvaluateDataConfig, "folder")}
-FOLDERS = {(Multi30kConfig, "path")}
+FOLDERS = {(Multi30kConfig, "path"), (AverageConfig, "run")}
 EITHER = {(TatoebaConfig, "path")}
 
 

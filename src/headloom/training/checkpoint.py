@@ -6,7 +6,7 @@ import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -144,7 +144,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any], *, path: Path) ->
 
 
 class CheckpointFolder:
-    """`last.pt`, `best.pt` and the newest `keep` of `step_N.pt`.
+    """`last.pt`, `best.pt`, the newest `keep` of `step_N.pt`, and `best_N.pt` of the best steps where those are kept.
 
     `last` and `best` are never removed by rotation. Names are compared as
     numbers: step_9 is older than step_10.
@@ -162,28 +162,80 @@ class CheckpointFolder:
     def best(self) -> Path:
         return self.folder / "best.pt"
 
+    @property
+    def average(self) -> Path:
+        """Where the mean of several checkpoints goes."""
+        return self.folder / "average.pt"
+
     def is_empty(self) -> bool:
         return not any(self.folder.glob("*.pt"))
 
-    def save(self, contents: Callable[[], Mapping[str, Any]], *, step: int, numbered: bool, best: bool) -> None:
-        """Write `last.pt`; under a number too where `numbered`; as the best one too where `best`."""
+    def save(
+        self,
+        contents: Callable[[], Mapping[str, Any]],
+        *,
+        step: int,
+        numbered: bool,
+        best: bool,
+        best_steps: Collection[int] = (),
+    ) -> None:
+        """Write `last.pt`; under a number too where `numbered`; as the best one too where `best`.
+
+        `best_steps` are those whose `best_N.pt` is kept; where this one is among
+        them, it is written too.
+        """
         save_checkpoint(self.last, contents())
         if best:
             copy_checkpoint(self.last, self.best)
         if numbered and self.keep:
             copy_checkpoint(self.last, self.folder / f"step_{step}.pt")
-            for path in self._numbered()[: -self.keep]:
+            for path in self.numbered()[: -self.keep]:
                 path.unlink()
+        if step in best_steps:
+            copy_checkpoint(self.last, self.folder / f"best_{step}.pt")
+            for path in self._with_a_number("best"):
+                if _number(path) not in best_steps:
+                    path.unlink()
 
     def remove_partial(self) -> None:
         """Remove what a killed run left half-written."""
         for path in self.folder.glob("*.partial"):
             path.unlink(missing_ok=True)
 
-    def _numbered(self) -> list[Path]:
-        """From the oldest to the newest."""
-        numbers = [path.stem.removeprefix("step_") for path in self.folder.glob("step_*.pt")]
-        return [self.folder / f"step_{n}.pt" for n in sorted((n for n in numbers if n.isdecimal()), key=int)]
+    def numbered(self) -> list[Path]:
+        """step_N.pt, from the oldest to the newest."""
+        return self._with_a_number("step")
+
+    def newest(self, count: int) -> list[Path]:
+        """The newest checkpoints, or as many as there are; `last.pt` is one where it is newer than any number.
+
+        Raises:
+            CheckpointError: `last.pt` cannot be read.
+        """
+        paths = self.numbered()
+        is_numbered = bool(paths) and self.last.exists() and self.last.samefile(paths[-1])
+        if self.last.exists() and not is_numbered:
+            step = int(load_checkpoint(self.last)["step"])
+            paths += [self.last] if not paths or step > _number(paths[-1]) else []
+        return paths[-count:]
+
+    def best_ones(self, count: int) -> list[Path]:
+        """Checkpoints of the best validations, the best one first, or as many as were kept.
+
+        Raises:
+            CheckpointError: `last.pt`, which knows their order, cannot be read.
+        """
+        ranking = load_checkpoint(self.last).get("ranking", [])
+        paths = [self.folder / f"best_{int(step)}.pt" for _, _, step in ranking]
+        return [path for path in paths if path.exists()][:count]
+
+    def _with_a_number(self, prefix: str) -> list[Path]:
+        paths = self.folder.glob(f"{prefix}_*.pt")
+        return sorted((path for path in paths if path.stem.removeprefix(f"{prefix}_").isdecimal()), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("_")[2])
 
 
 def _sync_folder(folder: Path) -> None:

@@ -98,6 +98,10 @@ class Loop:
     """Steps before which patience ends nothing; a validation from there on does."""
     plateau: Plateau | None = None
     """The schedule, where it depends on the validations: it hears of each one."""
+    keep_best: int = 0
+    """Checkpoints kept of the best validations, besides best.pt."""
+    ranking: list[list[float]] = field(default_factory=list)
+    """Headline, loss and step of these validations, the best one first."""
     interval: Interval = field(default_factory=Interval)
     best: Best = field(default_factory=Best)
     recorded_loss: float = math.nan
@@ -133,7 +137,8 @@ class Loop:
             if is_recorded:
                 self._record(report)
             is_best = is_validated and self._validate()
-            if is_numbered or is_best or self.is_finished:
+            is_ranked = is_validated and any(ranked == step for _, _, ranked in self.ranking)
+            if is_numbered or is_best or is_ranked or self.is_finished:
                 self._save(numbered=is_numbered, best=is_best)
         if interrupt.signal is not None and self.saved_step != self.trainer.step:
             trouble = self.guard.trouble(wait=True)
@@ -167,6 +172,7 @@ class Loop:
             "random": random_state(),
             "interval": asdict(self.interval),
             "best": asdict(self.best),
+            "ranking": self.ranking,
             "plateau": None if self.plateau is None else self.plateau.state(),
             "guard": self.guard.state(),
         }
@@ -183,6 +189,7 @@ class Loop:
     def _load_records(self, contents: Mapping[str, Any]) -> None:
         self.interval = Interval(**contents["interval"])
         self.best = Best(**contents["best"])
+        self.ranking = contents.get("ranking", [])
         if self.plateau is not None and contents.get("plateau") is not None:
             self.plateau.load_state(contents["plateau"])
         self.saved_step = self.trainer.step
@@ -236,7 +243,10 @@ class Loop:
         )
 
     def _save(self, *, numbered: bool, best: bool) -> None:
-        self.checkpoints.save(self.contents, step=self.trainer.step, numbered=numbered, best=best)
+        best_steps = {int(step) for _, _, step in self.ranking}
+        self.checkpoints.save(
+            self.contents, step=self.trainer.step, numbered=numbered, best=best, best_steps=best_steps
+        )
         self.saved_step = self.trainer.step
 
     def _add(self, report: StepReport, started_at: float, *, is_read: bool) -> None:
@@ -280,6 +290,9 @@ class Loop:
         self.record(self.trainer.step, {f"valid/{name}": value for name, value in metrics.items()})
         headline, loss = metrics[self.trainer.task.headline], metrics["loss"]
         is_better = self._is_better(headline, loss)
+        if not (math.isnan(headline) or math.isnan(loss)):
+            self.ranking.append([headline, loss, self.trainer.step])
+            self.ranking = sorted(self.ranking, key=lambda one: self._merit(*one[:2]), reverse=True)[: self.keep_best]
         if self.plateau is not None:
             self.plateau.validated(self.trainer.step, is_better=is_better)
         if is_better:
@@ -294,8 +307,11 @@ class Loop:
             return False
         if self.best.headline is None or self.best.loss is None:
             return True
+        return self._merit(headline, loss) > self._merit(self.best.headline, self.best.loss)
+
+    def _merit(self, headline: float, loss: float) -> tuple[float, float]:
         sign = 1 if self.trainer.task.higher_is_better else -1
-        return (sign * headline, -loss) > (sign * self.best.headline, -self.best.loss)
+        return sign * headline, -loss
 
     def _is_patience_out(self) -> bool:
         if self.patience is None or self.best.num_worse < self.patience:

@@ -1,0 +1,73 @@
+"""`python -m headloom.average`: one checkpoint out of several, the mean of their weights."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headloom.config.module_command import run_module
+from headloom.config.schema_average import AverageConfig
+from headloom.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from headloom.training.checkpoint import CheckpointFolder
+
+logger = logging.getLogger(__name__)
+
+USAGE = """\
+Average checkpoints: python -m headloom.average [option=value ...]
+
+  python -m headloom.average run=outputs/RUN last=10                  writes outputs/RUN/checkpoints/average.pt
+  python -m headloom.average run=outputs/RUN best=5 output=best5.pt
+  python -m headloom.average checkpoints=[a.pt,b.pt] output=ab.pt
+
+The result is a checkpoint for evaluate.py and translate.py; no run goes on from it."""
+
+
+def average(config: AverageConfig) -> Path:
+    """Write the mean of the checkpoints that `config` names; the file written.
+
+    Raises:
+        ConfigError: the run has not as many, or the result would replace one of them.
+        CheckpointError: a checkpoint cannot be read, they are not of one model, or the result cannot be written.
+    """
+    from headloom.training.checkpoint import CheckpointFolder, save_checkpoint  # loads torch: only now
+    from headloom.training.checkpoint_average import average_checkpoints
+
+    if config.run is None:
+        paths, output = list(config.checkpoints), config.output
+    else:
+        folder = CheckpointFolder(config.run / "checkpoints", keep=0)
+        paths, output = _of_run(folder, config), config.output or folder.average
+    assert output is not None
+    for path in paths:
+        if output.exists() and path.exists() and output.samefile(path):
+            raise ConfigError(f"output={output} is one of the checkpoints to average: name another file")
+    contents = average_checkpoints(paths)
+    save_checkpoint(output, contents)
+    logger.info("%s: the mean of %d checkpoints", output, len(paths))
+    for path in paths:
+        logger.info("  %s", path)
+    return output
+
+
+def _of_run(folder: "CheckpointFolder", config: AverageConfig) -> list[Path]:
+    """The checkpoints of a run that are asked for."""
+    if not folder.last.exists():
+        raise CheckpointError(f"{folder.folder} holds no last.pt: name the folder of a run, such as run=outputs/RUN")
+    if config.last is not None:
+        paths, asked, option = folder.newest(config.last), config.last, "last"
+    else:
+        assert config.best is not None
+        paths, asked, option = folder.best_ones(config.best), config.best, "best"
+    if len(paths) < asked:
+        kept = "keep_checkpoints" if option == "last" else "keep_best_checkpoints"
+        raise ConfigError(
+            f"{option}={asked} asks for more checkpoints than the {len(paths)} in {folder.folder}: lower it, or train "
+            f"with a larger trainer.{kept}"
+        )
+    return paths
+
+
+if __name__ == "__main__":
+    sys.exit(run_module(average, sys.argv[1:], schema=AverageConfig, module="headloom.average", usage=USAGE))
