@@ -15,3 +15,7 @@ class CheckpointError(RuntimeError):
 
 class TrainingDiverged(RuntimeError):
     """A loss or gradient became NaN or infinite where nothing can skip it."""
+
+
+class RankLost(RuntimeError):
+    """Another process of the training ended, or does not answer; the message says what is known."""

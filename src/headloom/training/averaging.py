@@ -42,7 +42,10 @@ class WeightAverage:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, parameter in self._model.named_parameters():
-            parameter.data, self._average[name] = self._average[name], parameter.data
+            average = self._average[name]
+            kept = parameter.detach().clone()
+            parameter.copy_(average)  # in place: a sharded weight is known by its memory
+            average.copy_(kept)
 
     def state(self) -> dict[str, Any]:
         return {"num_updates": self.num_updates, "weights": dict(self._average)}

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headloom.training.engine import CountedBatch
 from headloom.training.guard import Trouble, Watched
-from headloom.training.trainer import CountedBatch, Trainer
+from headloom.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 

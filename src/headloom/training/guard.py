@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headloom.training.trainer import CountedBatch, StepReport, Trainer
+from headloom.training.engine import CountedBatch
+from headloom.training.trainer import StepReport, Trainer
 
 WINDOW = 128
 """Updates whose losses are remembered."""

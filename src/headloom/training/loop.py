@@ -12,11 +12,12 @@ from torch import Tensor
 from headloom.errors import TrainingDiverged
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
 from headloom.training.diagnosis import explain
+from headloom.training.engine import CountedBatch
 from headloom.training.guard import MAX_ROLLBACKS, Guard, OnDivergence, Trouble
 from headloom.training.interrupt import Interrupt
 from headloom.training.random_state import random_state
 from headloom.training.schedule import Plateau
-from headloom.training.trainer import CountedBatch, StepReport, Trainer
+from headloom.training.trainer import StepReport, Trainer
 
 logger = logging.getLogger(__name__)
 

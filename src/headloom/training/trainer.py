@@ -4,33 +4,19 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headloom.tasks.base import Task
 from headloom.training.averaging import WeightAverage
+from headloom.training.engine import PROCESS_ALONE, CountedBatch, Engine
 
 logger = logging.getLogger(__name__)
 
 MIN_LOSS_SCALE = 2.0**-13
 """Loss scale below which a float16 gradient that still overflows is not the scale's fault."""
-
-
-class CountedBatch(Protocol):
-    """What the trainer asks of a batch; the rest is between the data and the task."""
-
-    @property
-    def num_targets(self) -> int:
-        """Targets that count in the loss."""
-        ...
-
-    def to(self, device: torch.device) -> "CountedBatch": ...
-
-    def halves(self) -> Sequence["CountedBatch"]:
-        """Two batches that hold its rows between them; none where it has one row."""
-        ...
 
 
 @dataclass
@@ -64,7 +50,8 @@ class Trainer:
     `autocast_dtype` is the type of the matrix products, None for float32.
     `max_grad_norm` None leaves gradients as they are. `collapses_to` is the
     type that takes float16's place when no loss scale is small enough for its
-    gradients; None: such an update has diverged.
+    gradients; None: such an update has diverged. `engine`: how several ranks
+    make one update, whose report is the same on all of them.
 
     A gradient that is not finite changes no weight. With `waits` the trainer
     reads from the device, once an update, whether it is finite. Without, the
@@ -85,6 +72,7 @@ class Trainer:
         max_grad_norm: float | None = 1.0,
         average: WeightAverage | None = None,
         waits: bool = True,
+        engine: Engine = PROCESS_ALONE,
     ) -> None:
         self.model = model
         self.task = task
@@ -95,6 +83,7 @@ class Trainer:
         self.collapses_to = collapses_to
         self.max_grad_norm = max_grad_norm
         self.average = average
+        self.engine = engine
         self.step = 0
         self.num_skipped = 0
         self.num_halved = 0
@@ -108,7 +97,7 @@ class Trainer:
         self.waits = waits or self.scaler.is_enabled() or not skips_on_device(optimizer)
 
     def train_step(self, batches: Sequence[CountedBatch], *, with_layers: bool = False) -> StepReport:
-        """One update from `batches`, exactly as if they were a single batch.
+        """One update from the `batches` of all ranks, exactly as if they were a single batch.
 
         `with_layers` asks for the gradient norm of each layer too. A skipped
         update leaves weights, schedule and step count as they were.
@@ -117,13 +106,17 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("rate_share", 1.0)
 
-        report = self._empty_report(sum(batch.num_targets for batch in batches), learning_rate)
+        num_targets = self.engine.ranks.all_sum(sum(batch.num_targets for batch in batches))
+        report = self._empty_report(num_targets, learning_rate)
         if report.num_targets == 0:
             return self._skip(report)
         self._backward(batches, report)
+        self.engine.ranks.add_up(report.loss, report.nll, report.num_correct)
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradient
         if with_layers:
-            report.layer_grad_norms = layer_grad_norms(self.model)
+            report.layer_grad_norms = {
+                layer: self.engine.together(norm) for layer, norm in layer_grad_norms(self.model).items()
+            }
         report.grad_norm = self._clip()
         if not self.waits:
             self.optimizer.found_inf = (~report.grad_norm.isfinite()).float()  # type: ignore[attr-defined]
@@ -156,7 +149,11 @@ class Trainer:
 
         What a failed attempt has added is thrown away: the sums stay exact. Random numbers it drew stay drawn.
         """
-        pending = [batch for batch in batches if batch.num_targets > 0]
+        if self.engine.ranks.world_size > 1:  # the others wait for this attempt: there is no second one
+            for batch in self.engine.passes(batches):
+                self._add(batch, report)
+            return
+        pending = list(self.engine.passes(batches))
         while pending:
             too_large = self._first_too_large(pending, report)
             if too_large is None:
@@ -187,7 +184,7 @@ class Trainer:
 
     def _add(self, batch: CountedBatch, report: StepReport) -> None:
         with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
-            sums = self.task.loss_sum(self.model, batch.to(self.device))
+            sums = self.engine.loss_sum(self.task, self.model, batch.to(self.device))
         self.scaler.scale(sums.loss / report.num_targets).backward()  # type: ignore[no-untyped-call]
         report.loss += sums.loss.detach()
         report.nll += sums.nll
@@ -228,14 +225,14 @@ class Trainer:
         """The norm of the whole gradient before it is clipped; a tied matrix counts once."""
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         max_norm = float("inf") if self.max_grad_norm is None else self.max_grad_norm
-        return nn.utils.clip_grad_norm_(parameters, max_norm)
+        return self.engine.together(nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def state(self) -> dict[str, Any]:
-        """All that the next update depends on, but for data and random states."""
+        """All that the next update depends on, but for data and random states; the tensors are rank 0's."""
         return {
-            "model": self.model.state_dict(),
-            "average": None if self.average is None else self.average.state(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": self.engine.weights(self.model),
+            "average": None if self.average is None else self.engine.whole(self.average.state()),
+            "optimizer": self.engine.whole(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict(),
             "step": self.step,
             "num_skipped": self.num_skipped,
@@ -249,13 +246,15 @@ class Trainer:
         decay) stay those of this trainer.
         """
         options = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(self.engine.optimizer_part(state["optimizer"], self.optimizer))
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)
         if self.scaler.is_enabled() and not (state.get("has_collapsed") and self._leave_float16()) and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None and state["average"] is not None:
-            self.average.load_state(state["average"])
+            own = dict(self.model.named_parameters())
+            weights = {name: self.engine.part(w, own[name]) for name, w in state["average"]["weights"].items()}
+            self.average.load_state({**state["average"], "weights": weights})
         self.step = state["step"]
         self.num_skipped = state["num_skipped"]
 

@@ -1,0 +1,108 @@
+"""How the gradients of one update become one gradient, whoever computed them.
+
+An engine runs the passes of one rank and sums their gradients over the ranks.
+`Alone` is one process; replicated.py keeps a copy of the model on every rank,
+sharded.py a part of it. Losses are sums, so gradients are summed, never
+averaged: the division by the targets of the whole update is the trainer's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from headloom.nn.loss import LossSum
+from headloom.ranks import ALONE, Ranks
+from headloom.tasks.base import Task
+
+
+class CountedBatch(Protocol):
+    """What a training step asks of a batch; the rest is between the data and the task."""
+
+    @property
+    def num_targets(self) -> int:
+        """Targets that count in the loss."""
+        ...
+
+    def to(self, device: torch.device) -> "CountedBatch": ...
+
+    def halves(self) -> Sequence["CountedBatch"]:
+        """Two batches that hold its rows between them; none where it has one row."""
+        ...
+
+
+class Engine(Protocol):
+    """What the trainer asks of an engine. Ranks call each method alike, with batches of their own."""
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
+        """The batches to give to `loss_sum`; the backward of each comes before the next is asked for.
+
+        After the last one the gradient is that of all ranks.
+        """
+        ...
+
+    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
+        """The loss of `batch`, on the device already. `model` is the one the engine was made for."""
+        ...
+
+    def together(self, tensor: Tensor) -> Tensor:
+        """The whole of a tensor that may be sharded, on every rank."""
+        ...
+
+    def weights(self, model: nn.Module) -> dict[str, Any]:
+        """The model's, by name, as a process alone has them; None in place of them elsewhere than on rank 0."""
+        ...
+
+    def whole(self, value: Any) -> Any:
+        """`value` with the tensors in it, at any depth, as a process alone has them; see `weights`."""
+        ...
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        """What this rank keeps of a tensor of which it keeps `like`."""
+        ...
+
+    def optimizer_part(self, whole: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """What this rank keeps of the state of `optimizer` that a process alone has."""
+        ...
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """A context in which each rank may call the model as often as it likes."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    ranks = ALONE
+
+    def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
+        return (batch for batch in batches if batch.num_targets)
+
+    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
+        return task.loss_sum(model, batch)
+
+    def together(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def weights(self, model: nn.Module) -> dict[str, Any]:
+        return model.state_dict()
+
+    def whole(self, value: Any) -> Any:
+        return value
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        return whole
+
+    def optimizer_part(self, whole: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return dict(whole)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+PROCESS_ALONE = Alone()

@@ -1,0 +1,145 @@
+"""A part of the model on every rank: fully_shard, after ZeRO stage 3 (Rajbhandari et al. 2020, section 5.3)."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from headloom.nn.loss import LossSum
+from headloom.ranks import Ranks
+from headloom.tasks.base import Task
+from headloom.training.engine import Alone, CountedBatch
+
+BLOCK = re.compile(r"(.*\.)?blocks\.\d+")
+"""Modules whose weights are together on a rank while they compute, and apart before and after."""
+
+
+class Sharded(Alone):
+    """A part of every weight, of its gradient and of its moments on each rank; a block is put together to compute.
+
+    Every rank makes as many passes as the one with the most batches.
+    """
+
+    def __init__(self, model: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
+        self.ranks = ranks
+        mesh = init_device_mesh(device.type, (ranks.world_size,))
+        for name, module in model.named_modules():
+            if BLOCK.fullmatch(name):
+                fully_shard(module, mesh=mesh)
+        self._module = _Loss(model)
+        self._root: FSDPModule = fully_shard(self._module, mesh=mesh)  # changes the class of what it is given
+        self._parts = [module for module in self._module.modules() if isinstance(module, FSDPModule)]
+        for part in self._parts:
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+            part.set_reduce_scatter_unused_params(True, recurse=False)
+
+    def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
+        own: list[CountedBatch] = list(batches)
+        num_passes = self.ranks.all_max(len(own))
+        own += [_StandIn(own[0])] * (num_passes - len(own))
+        for number, batch in enumerate(own, start=1):
+            self._root.set_requires_gradient_sync(number == num_passes)
+            self._root.set_is_last_backward(number == num_passes)
+            yield batch
+
+    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
+        if isinstance(batch, _StandIn):
+            sums = LossSum(**self._module(task, batch.batch))
+            nothing = torch.zeros_like
+            return replace(sums, loss=sums.loss * 0, nll=nothing(sums.nll), num_correct=nothing(sums.num_correct))
+        return LossSum(**self._module(task, batch))
+
+    def together(self, tensor: Tensor) -> Tensor:
+        return _full(tensor) if isinstance(tensor, DTensor) else tensor
+
+    def weights(self, model: nn.Module) -> dict[str, Any]:
+        own = model.state_dict(keep_vars=True)
+        once = {id(tensor): self.whole(tensor) for tensor in own.values()}  # a tied one has two names
+        return {name: once[id(tensor)] for name, tensor in own.items()}
+
+    def whole(self, value: Any) -> Any:
+        match value:
+            case DTensor():
+                together = _full(value).detach()
+                return together.cpu() if self.ranks.is_first else None
+            case Mapping():
+                return {key: self.whole(item) for key, item in value.items()}
+            case list() | tuple():
+                return type(value)(self.whole(item) for item in value)
+            case Tensor():
+                return value.detach()
+            case _:
+                return value
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        if not isinstance(like, DTensor):
+            return whole
+        on_device = whole.to(like.device, like.dtype)
+        return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+    def optimizer_part(self, whole: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        state = {
+            number: {
+                name: self.part(value, parameters[number]) if _is_like(value, parameters[number]) else value
+                for name, value in values.items()
+            }
+            for number, values in whole["state"].items()
+        }
+        return {**whole, "state": state}
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        for part in self._parts:
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+        try:
+            yield
+        finally:
+            for part in self._parts:
+                part.reshard()
+                part.set_reshard_after_forward(part is not self._root, recurse=False)
+
+
+def _full(tensor: DTensor) -> Tensor:
+    whole: Tensor = tensor.full_tensor()
+    return whole
+
+
+def _is_like(value: Any, parameter: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == parameter.shape
+
+
+class _StandIn:
+    """A batch computed to take part in the exchange of weights; it counts for nothing."""
+
+    num_targets = 0
+
+    def __init__(self, batch: CountedBatch) -> None:
+        self.batch = batch
+
+    def to(self, device: torch.device) -> "_StandIn":
+        return _StandIn(self.batch.to(device))
+
+    def halves(self) -> Sequence[CountedBatch]:
+        return ()
+
+
+class _Loss(nn.Module):
+    """Model and loss as one module: fully_shard watches a forward, and the loss uses weights too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, task: Task[Any, Any], batch: Any) -> dict[str, Any]:
+        """The fields of a LossSum: in a dictionary fully_shard finds the tensors."""
+        return vars(task.loss_sum(self.model, batch))

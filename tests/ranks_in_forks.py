@@ -1,0 +1,64 @@
+"""Ranks in forks of the test's own process: starting them costs no import."""
+
+import os
+import pickle
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # DistributedDataParallel imports it: here once, and not in every fork
+import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.nn.parallel
+
+from headloom.ranks import Ranks, joined
+
+SECONDS = 60
+
+
+def on_ranks(world_size: int, act: Callable[[Ranks], Any], *, timeout_seconds: float = 30) -> list[Any]:
+    """What `act` returns on each of `world_size` ranks, or the exception it raised there."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = [Path(folder) / str(rank) for rank in range(world_size)]
+        started_at = time.monotonic()
+        children = [_fork(rank, world_size, act, Path(folder), timeout_seconds) for rank in range(world_size)]
+        try:
+            while (left := [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]) != []:
+                children = left
+                assert time.monotonic() - started_at < SECONDS, "the ranks wait for each other"
+                time.sleep(0.01)
+            children = []
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        return [pickle.loads(path.read_bytes()) if path.exists() else None for path in results]
+
+
+def _fork(rank: int, world_size: int, act: Callable[[Ranks], Any], folder: Path, timeout_seconds: float) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        result: Any = None
+        try:
+            with joined(
+                dist.FileStore(str(folder / "store"), world_size),
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=timeout_seconds),
+                device=torch.device("cpu"),
+            ) as ranks:
+                result = act(ranks)
+        except BaseException as error:
+            traceback.print_exc()
+            result = error
+        (folder / str(rank)).write_bytes(pickle.dumps(result))
+    finally:
+        os._exit(0)
