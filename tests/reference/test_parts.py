@@ -90,14 +90,14 @@ def test_the_derivative_of_an_embedding_is_that_of_differences(rng):
     assert_derivatives(lambda table_VD: parts.embed(token_BT, table_VD, scale=3.0), rng.normal(size=(5, 2)))
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize(("placement", "pooling"), [("pre", "cls"), ("post", "mean")])
 @pytest.mark.parametrize("family", ["seq2seq", "language_model", "classifier"])
-def test_the_derivative_of_a_whole_model_is_that_of_differences(rng, family, placement):
+def test_the_derivative_of_a_whole_model_is_that_of_differences(rng, family, placement, pooling):
     """At one number of every weight; the weights start from an empty dictionary."""
     settings = Settings(
         d_model=8, num_heads=2, num_kv_heads=1, d_ff=6, num_encoder_layers=2, num_decoder_layers=2, source_vocab_size=5,
         target_vocab_size=6, num_classes=3, position="learned", max_length=7, placement=placement, activation="swiglu",
-        tying="decoder",
+        tying="decoder", pooling=pooling,
     )  # fmt: skip
     source_BS, target_BT = rng.integers(0, 5, (2, 4)), rng.integers(0, 6, (2, 6))
     allowed_BS = np.arange(4) < np.array([[4], [2]])

@@ -33,6 +33,7 @@ class Settings:
     source_vocab_size: int = 0
     target_vocab_size: int = 0
     num_classes: int = 0
+    pooling: Literal["cls", "mean"] = "cls"
     position: Literal["none", "sinusoidal", "learned", "rope", "alibi"] = "sinusoidal"
     max_length: int = 512  # of the learned positions
     rope_base: float = 10_000.0
@@ -49,8 +50,8 @@ class Layers:
     """Sub-layers over one dictionary of weights.
 
     A weight that is not in it is drawn from `rng`, a NumPy Generator, when it is
-    first used: a new model starts from an empty dictionary. `watch` is told each array, with its
-    name and equation, as it is computed.
+    first used: a new model starts from an empty dictionary. `watch` is told each
+    array, with its name and equation, as it is computed.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class Layers:
         Its backward returns dx_BTD and whatever else the sub-layer's does.
         """
         is_pre = self.settings.placement == "pre"
-        y_BTD, before = self.norm(f"{name}.norm", x_BTD) if is_pre else (x_BTD, _same)
+        y_BTD, before = self.norm(f"{name}.norm", x_BTD) if is_pre else (x_BTD, lambda dy_BTD: (dy_BTD,))
         f_BTD, sublayer_backward = sublayer(y_BTD)
-        out_BTD, after = (x_BTD + f_BTD, _same) if is_pre else self.norm(f"{name}.norm", x_BTD + f_BTD)
+        out_BTD, after = (x_BTD + f_BTD, lambda d: (d,)) if is_pre else self.norm(f"{name}.norm", x_BTD + f_BTD)
 
         def backward(dout_BTD: Array) -> tuple[Array, ...]:
             (dsum_BTD,) = after(dout_BTD)
@@ -175,14 +176,12 @@ class Layers:
         """
         if name not in self.weights:
             assert self.rng is not None, f"{name} is not among the weights"
-            match name.rsplit(".", 1)[-1]:
-                case "weight":
-                    bound = (6 / sum(shape)) ** 0.5
-                    weight = self.rng.uniform(-bound, bound, shape)
-                case "gain" | "bias" as kind:
-                    weight = np.full(shape, float(kind == "gain"))
-                case _:
-                    weight = self.rng.normal(0, shape[-1] ** -0.5, shape)
+            if name.endswith(".weight"):
+                weight = self.rng.uniform(-((6 / sum(shape)) ** 0.5), (6 / sum(shape)) ** 0.5, shape)
+            elif name.endswith((".gain", ".bias")):
+                weight = np.full(shape, float(name.endswith(".gain")))
+            else:
+                weight = self.rng.normal(0, shape[-1] ** -0.5, shape)
             self.weights[name] = weight.astype(np.float32)
         return self.weights[name]
 
@@ -200,7 +199,3 @@ class Layers:
 
     def _add(self, name: str, gradient: Array) -> None:
         self.gradients[name] = self.gradients[name] + gradient if name in self.gradients else gradient
-
-
-def _same(dx_BTD: Array) -> tuple[Array]:
-    return (dx_BTD,)

@@ -25,7 +25,8 @@ class Transformer(Layers):
     def seq2seq(self, source_BS: Array, allowed_BS: Array | None, target_BT: Array) -> tuple[Array, Gradients]:
         """logits_BTV of the token after each of `target`: Vaswani et al. (2017), figure 1."""
         memory_BSD, encoder_backward = self.encoder(source_BS, allowed_BS)
-        hidden_BTD, decoder_backward = self.decoder(target_BT, None, memory_BSD, _keys(allowed_BS))
+        keys_B11S = None if allowed_BS is None else allowed_BS[:, None, None]
+        hidden_BTD, decoder_backward = self.decoder(target_BT, None, memory_BSD, keys_B11S)
         logits_BTV, output_backward = self.output(hidden_BTD)
         return logits_BTV, self._gradients(output_backward, decoder_backward, encoder_backward)
 
@@ -39,21 +40,23 @@ class Transformer(Layers):
         return logits_BTV, self._gradients(output_backward, decoder_backward)
 
     def classifier(self, token_BS: Array, allowed_BS: Array | None) -> tuple[Array, Gradients]:
-        """logits_BC from the first token: an encoder with one linear map, Devlin et al. (2019), section 4.1."""
+        """logits_BC: an encoder, its first or mean vector, and a linear map, Devlin et al. (2019), section 4.1."""
         hidden_BSD, encoder_backward = self.encoder(token_BS, allowed_BS)
-        logits_BC, head_backward = self.linear("head", hidden_BSD[:, 0], self.settings.num_classes)
+        counts_BS = np.ones(token_BS.shape) if allowed_BS is None else allowed_BS
+        if self.settings.pooling == "cls":
+            counts_BS = np.eye(1, token_BS.shape[1])
+        share_BS1 = (counts_BS / counts_BS.sum(1, keepdims=True)).astype(hidden_BSD.dtype)[:, :, None]
+        logits_BC, head_backward = self.linear("head", (share_BS1 * hidden_BSD).sum(1), self.settings.num_classes)
 
-        def first_backward(dhidden_BD: Array) -> tuple[Array]:
-            dhidden_BSD = np.zeros_like(hidden_BSD)
-            dhidden_BSD[:, 0] = dhidden_BD
-            return (dhidden_BSD,)
+        def pool_backward(dpooled_BD: Array) -> tuple[Array]:
+            return (share_BS1 * dpooled_BD[:, None],)
 
-        return logits_BC, self._gradients(head_backward, first_backward, encoder_backward)
+        return logits_BC, self._gradients(head_backward, pool_backward, encoder_backward)
 
     def encoder(self, token_BS: Array, allowed_BS: Array | None) -> Result:
         """memory_BSD: Vaswani et al. (2017), section 3.1."""
         sizes = self.settings.num_encoder_layers, self.settings.source_vocab_size
-        return self._stack("encoder", *sizes, token_BS, _keys(allowed_BS))
+        return self._stack("encoder", *sizes, token_BS, None if allowed_BS is None else allowed_BS[:, None, None])
 
     def decoder(self, token_BT: Array, allowed_BTT: Array | None, *memory: Any) -> Result:
         """hidden_BTD: Vaswani et al. (2017), section 3.1. `memory`: memory_BSD and allowed_B11S, or nothing."""
@@ -109,8 +112,3 @@ class Transformer(Layers):
             return self.gradients
 
         return backward
-
-
-def _keys(allowed_BS: Array | None) -> Array | None:
-    """allowed_B11S: the same keys for every head and query."""
-    return None if allowed_BS is None else allowed_BS[:, None, None, :]
