@@ -12,18 +12,21 @@ from torch.nn import functional as F
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import CopyConfig, DataConfig
 from headloom.config.schema_decoding import GreedyConfig
-from headloom.config.schema_model import PreNormConfig, ReluConfig, Seq2SeqConfig, SinusoidalConfig
+from headloom.config.schema_model import Seq2SeqConfig
 from headloom.config.schema_optimizer import AdamConfig
+from headloom.config.schema_parts import PreNormConfig, ReluConfig
+from headloom.config.schema_position import SinusoidalConfig
 from headloom.config.schema_schedule import ConstantConfig
 from headloom.config.schema_text import CharConfig, TranslationConfig
 from headloom.config.schema_training import TrainerConfig
 from headloom.models.seq2seq import Decoder, Seq2Seq
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.attention import MultiHeadAttention
-from headloom.nn.blocks import DecoderBlock, EncoderBlock, PreNorm
+from headloom.nn.blocks import DecoderBlock, EncoderBlock
 from headloom.nn.feed_forward import FeedForward
 from headloom.nn.norm import LayerNorm
 from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+from headloom.nn.residual import PreNorm
 
 
 @pytest.fixture(scope="session", autouse=True)

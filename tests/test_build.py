@@ -12,31 +12,20 @@ from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
 from headloom.config.schema_data import CopyConfig, ReverseConfig
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
-from headloom.config.schema_model import (
-    GeluConfig,
-    Initialization,
-    LearnedConfig,
-    NoPositionConfig,
-    NormKind,
-    PostNormConfig,
-    PreNormConfig,
-    ReluConfig,
-    RopeConfig,
-    SinusoidalConfig,
-    SwigluConfig,
-    Tying,
-)
+from headloom.config.schema_model import Initialization, Tying
+from headloom.config.schema_parts import GeluConfig, NormKind, PostNormConfig, PreNormConfig, ReluConfig, SwigluConfig
+from headloom.config.schema_position import LearnedConfig, NoPositionConfig, RopeConfig, SinusoidalConfig
 from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, TranslationConfig, UnigramConfig
 from headloom.data.text import PairList
 from headloom.decoding.ranking import Ranking
 from headloom.decoding.requests import Beam, Greedy
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import MultiHeadAttention
-from headloom.nn.blocks import PostNorm, PreNorm
 from headloom.nn.dropout import Dropout
-from headloom.nn.feed_forward import FeedForward, SwiGLU
+from headloom.nn.feed_forward import FeedForward, GatedFeedForward
 from headloom.nn.norm import LayerNorm, RMSNorm
 from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+from headloom.nn.residual import PostNorm, PreNorm
 
 V = 19
 
@@ -83,14 +72,14 @@ def test_norms_are_of_the_kind_and_at_the_place_asked_for(make_config, placement
     [
         (ReluConfig(), FeedForward, 100),
         (GeluConfig(), FeedForward, 100),
-        (SwigluConfig(), SwiGLU, 72),  # two thirds of 100, rounded up to a multiple of 8
+        (SwigluConfig(), GatedFeedForward, 72),  # two thirds of 100, rounded up to a multiple of 8
         (ReluConfig(d_ff=30), FeedForward, 30),
-        (SwigluConfig(d_ff=30), SwiGLU, 30),  # taken as it stands
+        (SwigluConfig(d_ff=30), GatedFeedForward, 30),  # taken as it stands
     ],
 )
 def test_a_gated_feed_forward_has_about_as_many_parameters(make_config, feed_forward, kind, width):
     model = model_of(make_config(model={"d_ff": 100}, feed_forward=feed_forward))
-    found = modules(model, FeedForward, SwiGLU)
+    found = modules(model, FeedForward, GatedFeedForward)
     assert {type(module) for module in found} == {kind}
     assert {module.down.in_features for module in found} == {width}
 

@@ -19,7 +19,7 @@ from headloom.config import saved
 from headloom.config.schema import EvaluateConfig, EvaluateDataConfig, Split, TrainConfig, TranslateConfig
 from headloom.config.schema_data import TsvConfig
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
-from headloom.config.schema_model import LearnedConfig
+from headloom.config.schema_position import LearnedConfig
 from headloom.config.schema_text import BpeConfig, ByteConfig, Headline, TranslationConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged

@@ -16,6 +16,7 @@ from headloom.decoding.arrival import as_they_arrive
 from headloom.errors import DataError
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
+from headloom.work.base import Trained
 from headloom.work.families import load_trained
 
 
@@ -40,7 +41,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
         ConfigError, DataError, CheckpointError: it cannot be scored; the message says why.
     """
     keep_freed_memory()
-    trained = load_trained(config.checkpoint, device=config.device.name, precision=config.precision.name)
+    trained = _load(config)
     output = config.output or _run_dir(config.checkpoint) / "evaluation" / config.data.name
     return families.evaluate(trained, config, output)
 
@@ -52,11 +53,17 @@ def translate(config: TranslateConfig) -> None:
         ConfigError, DataError, CheckpointError: the message says why; a file named by `output` is then as it was.
     """
     keep_freed_memory()
-    trained = load_trained(config.checkpoint, device=config.device.name, precision=config.precision.name)
+    trained = _load(config)
     with _input(config.input) as lines, _output(config.output) as output:
         for line in families.predict(trained, config, lines):
             output.write(line + "\n")
             output.flush()
+
+
+def _load(config: EvaluateConfig | TranslateConfig) -> Trained:
+    return load_trained(
+        config.checkpoint, device=config.device.name, precision=config.precision.name, position=config.position
+    )
 
 
 @contextmanager

@@ -65,8 +65,8 @@ def test_a_misspelt_option_is_refused_however_it_is_set(plus: str) -> None:
         ("+hydra.run.dirr=x", NOT_AN_OPTION("hydra.run.dirr", "hydra.run.dir")),
         ("hydra/launchr=basic", NOT_AN_OPTION("hydra/launchr", "hydra/launcher")),
         (
-            "position.base=3",
-            "'position.base' is not an option here, only with position=rope: choose that, or remove it",
+            "position.share=0.5",
+            "'position.share' is not an option here, only with position=rope: choose that, or remove it",
         ),
         ("+seed=3", "'+seed=3' would add what is there: write seed=3"),
     ],
@@ -212,7 +212,7 @@ def test_evaluate_has_a_section_data_of_its_own() -> None:
         ("seed=1,x", "'seed=x' is refused: it takes a whole number (in the job seed=x)"),
         ("model.num_heads=4,7 seed=1,2", "(in the job model.num_heads=7 seed=1)"),
         (
-            "position=rope,none position.base=1,2",
+            "position=rope,none position.share=0.1,0.2",
             "only with position=rope: choose that, or remove it (in the job position=none",
         ),
         ("position=rope,rop", "'position=rop' is not a choice"),

@@ -67,7 +67,7 @@ def test_an_option_newer_than_the_checkpoint_takes_its_default(config: TrainConf
     ("section", "key", "value", "message"),
     [
         ("model", "num_experts", 8, "sets model.num_experts, which this version does not have"),
-        ("position", "kind", "alibi", "has position=alibi; this version knows none, sinusoidal, learned, rope"),
+        ("position", "kind", "spiral", "has position=spiral; this version knows none, sinusoidal, learned, rope"),
         ("model", "d_model", "wide", "model.d_model"),
         ("model", "num_heads", 7, "model.d_model=256 is not a multiple of model.num_heads=7"),
     ],

@@ -11,8 +11,10 @@ from omegaconf import OmegaConf
 from headloom.config.schema import CHOICES, EvaluateDataConfig, Split, TrainConfig
 from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
 from headloom.config.schema_decoding import BeamConfig
-from headloom.config.schema_model import LearnedConfig, RopeConfig, Seq2SeqConfig, SinusoidalConfig, Tying
+from headloom.config.schema_model import Initialization, Seq2SeqConfig, Tying
 from headloom.config.schema_optimizer import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SgdConfig
+from headloom.config.schema_parts import BlockSparseConfig, DeepNormConfig, FullAttentionConfig, MoeConfig, WindowConfig
+from headloom.config.schema_position import LearnedConfig, RopeConfig, Scaling, SinusoidalConfig, T5Config
 from headloom.config.schema_schedule import (
     CosineConfig,
     DecayShape,
@@ -31,6 +33,7 @@ DEFAULTS = {
     "position": "sinusoidal",
     "norm": "pre",
     "feed_forward": "relu",
+    "attention": "full",
     "tokenizer": "bpe",
     "task": "translation",
     "data": "copy",
@@ -56,6 +59,32 @@ def config(**parts: Any) -> TrainConfig:
         (Seq2SeqConfig, {"num_kv_heads": 3}, "model.num_kv_heads=3 does not divide model.num_heads=8"),
         (LearnedConfig, {"max_length": 0}, "position.max_length=0"),
         (RopeConfig, {"base": math.inf}, "position.base=inf"),
+        (RopeConfig, {"share": 0.0}, "position.share=0.0"),
+        (RopeConfig, {"factor": 4.0}, "position.factor has no effect with position.scaling=none"),
+        (RopeConfig, {"scaling": Scaling.yarn}, "position.scaling=yarn needs position.factor"),
+        (RopeConfig, {"scaling": Scaling.ntk, "factor": 0.5}, "position.factor=0.5"),
+        (
+            RopeConfig,
+            {"scaling": Scaling.linear, "factor": 2.0, "original_length": 9},
+            "position.original_length has no effect with position.scaling=linear",
+        ),
+        (SinusoidalConfig, {"base": 0.0}, "position.base=0.0"),
+        (SinusoidalConfig, {"scale": -1.0}, "position.scale=-1.0"),
+        (T5Config, {"num_buckets": 2}, "position.num_buckets=2"),
+        (T5Config, {"num_buckets": 7}, "position.num_buckets=7 is odd"),
+        (T5Config, {"max_distance": 16}, "position.max_distance=16 is not above half of position.num_buckets=32"),
+        (Seq2SeqConfig, {"stochastic_depth": 1.0}, "model.stochastic_depth=1.0"),
+        (Seq2SeqConfig, {"residual_scale": 0.0}, "model.residual_scale=0.0"),
+        (FullAttentionConfig, {"soft_cap": 0.0}, "attention.soft_cap=0.0"),
+        (WindowConfig, {"width": 0}, "attention.width=0"),
+        (BlockSparseConfig, {"block": 0}, "attention.block=0"),
+        (BlockSparseConfig, {"num_local": -1}, "attention.num_local=-1"),
+        (BlockSparseConfig, {"num_global": -1}, "attention.num_global=-1"),
+        (MoeConfig, {"num_experts": 1}, "feed_forward.num_experts=1"),
+        (MoeConfig, {"num_experts": 2, "num_chosen": 3}, "feed_forward.num_chosen=3 passes feed_forward.num_experts=2"),
+        (MoeConfig, {"capacity_factor": 0.0}, "feed_forward.capacity_factor=0.0"),
+        (MoeConfig, {"load_balance_weight": -1.0}, "feed_forward.load_balance_weight=-1.0"),
+        (MoeConfig, {"router_z_weight": math.nan}, "feed_forward.router_z_weight=nan"),
         (BpeConfig, {"dropout": 1.0}, "tokenizer.dropout=1.0"),
         (BpeConfig, {"vocab_size": 260}, "tokenizer.vocab_size=260 has no room for the 256 bytes"),
         (
@@ -134,6 +163,21 @@ def test_the_widest_values_of_a_range_are_taken() -> None:
         (
             {"position": SinusoidalConfig(), "model": Seq2SeqConfig(d_model=7, num_heads=1)},
             "position=sinusoidal needs an even",
+        ),
+        (
+            {
+                "position": RopeConfig(scaling=Scaling.ntk, factor=2.0, share=0.1),
+                "model": Seq2SeqConfig(d_model=64, num_heads=8),
+            },
+            "position.scaling=ntk needs at least 4 channels of a head that turn",
+        ),
+        (
+            {"norm": DeepNormConfig(), "model": Seq2SeqConfig(initialization=Initialization.normal)},
+            "norm=deepnorm scales xavier's initial weights: set model.initialization=xavier, not normal",
+        ),
+        (
+            {"norm": DeepNormConfig(), "model": Seq2SeqConfig(residual_scale=0.5)},
+            "model.residual_scale=0.5 has no effect with norm=deepnorm",
         ),
         ({"position": LearnedConfig(max_length=100)}, "data.max_length=256 passes the table of position=learned"),
         ({"tokenizer": BpeConfig(joint=False)}, "model.tying=all needs one vocabulary for both sides"),

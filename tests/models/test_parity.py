@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headloom.build_model import build_model
-from headloom.config.schema_model import GeluConfig, PostNormConfig, PreNormConfig, ReluConfig
+from headloom.config.schema_parts import GeluConfig, PostNormConfig, PreNormConfig, ReluConfig
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.loss import IGNORE, sequence_loss

@@ -11,19 +11,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headloom.build_model import build_model
-from headloom.config.schema_model import (
-    GeluConfig,
-    LearnedConfig,
-    NoPositionConfig,
-    NormKind,
-    PostNormConfig,
-    PreNormConfig,
-    ReluConfig,
-    RopeConfig,
-    SinusoidalConfig,
-    SwigluConfig,
-    Tying,
-)
+from headloom.config.schema_model import Tying
+from headloom.config.schema_parts import GeluConfig, NormKind, PostNormConfig, PreNormConfig, ReluConfig, SwigluConfig
+from headloom.config.schema_position import LearnedConfig, NoPositionConfig, RopeConfig, SinusoidalConfig
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import recording_attention
 from headloom.nn.loss import IGNORE, sequence_loss

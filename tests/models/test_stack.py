@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headloom.build_parts import Parts
-from headloom.config.schema_model import LearnedConfig, RopeConfig, SinusoidalConfig
+from headloom.config.schema_position import LearnedConfig, RopeConfig, SinusoidalConfig
 from headloom.models.stack import Stack
 
 V, D = 19, 16

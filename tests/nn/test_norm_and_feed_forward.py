@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headloom.nn.feed_forward import FeedForward, SwiGLU
+from headloom.nn.feed_forward import FeedForward, GatedFeedForward
 from headloom.nn.norm import LayerNorm, RMSNorm
 
 D = 12
@@ -66,7 +66,7 @@ def test_the_feed_forward_is_two_matrices_around_an_activation(activation):
 
 def test_swiglu_gates_one_product_with_another():
     """Shazeer (2020), equation 6."""
-    ours = SwiGLU(D, 20, bias=False, dropout=0.0)
+    ours = GatedFeedForward(D, 20, activation=F.silu, bias=False, dropout=0.0)
     x_BTD = torch.randn(2, 3, D)
     gate_FD, up_FD = ours.gate_up.weight.split(20)
     expected = (F.silu(x_BTD @ gate_FD.T) * (x_BTD @ up_FD.T)) @ ours.down.weight.T
@@ -77,7 +77,7 @@ def test_swiglu_gates_one_product_with_another():
     "make",
     [
         lambda bias: FeedForward(D, 20, activation=F.relu, bias=bias, dropout=0.0),
-        lambda bias: SwiGLU(D, 20, bias=bias, dropout=0.0),
+        lambda bias: GatedFeedForward(D, 20, activation=F.silu, bias=bias, dropout=0.0),
     ],
 )
 def test_bias_false_leaves_matrices_only(make):
@@ -89,7 +89,7 @@ def test_bias_false_leaves_matrices_only(make):
     "make",
     [
         lambda: FeedForward(D, 200, activation=F.gelu, bias=True, dropout=0.5),
-        lambda: SwiGLU(D, 200, bias=True, dropout=0.5),
+        lambda: GatedFeedForward(D, 200, activation=F.silu, bias=True, dropout=0.5),
     ],
 )
 def test_dropout_falls_on_the_activations_in_training_only(make):

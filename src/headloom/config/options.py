@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from omegaconf import MISSING
 
-from headloom.config.schema import CHOICES, DISCRIMINATORS, MODULES, ROOTS, EvaluateDataConfig, TrainConfig
+from headloom.config.schema import CHOICES, DISCRIMINATORS, MODULES, ROOTS, TrainConfig
 from headloom.config.schema_training import TrainerConfig
 
 TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
@@ -157,7 +157,9 @@ PRESETS = {
 
 def _root_section(name: str) -> str:
     root = ROOTS[name]
-    sections = [f for f in fields(root) if f.type is EvaluateDataConfig]
+    # Sections of its own: not a choice of a group, and not of train.py.
+    shared = {f.type for f in fields(TrainConfig)}
+    sections = [f for f in fields(root) if is_dataclass(f.type) and f.type not in shared and root is not TrainConfig]
     parts = [f"# {name}.py\n\n{_summary(root)}\n\n{_table('', _options(root), root)}"]
     for field in sections:
         section: Any = field.type

@@ -220,7 +220,7 @@ class _Checker:
     def _not_an_option(self, name: str, known: list[str]) -> str:
         group, _, option = name.partition(".")
         owners = [c for c, schema in CHOICES.get(group, {}).items() if option in {f.name for f in fields(schema)}]
-        if group not in known and group in GROUPS["train"]:
+        if (group not in known and group in GROUPS["train"]) or (owners and self.name != "train"):
             return f"'{name}' is not an option of {self.name}.py: what it sets comes from the checkpoint"
         if group in known and owners and self.name == "train":
             choose = " or ".join(f"{group}={owner}" for owner in owners)

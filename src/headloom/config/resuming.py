@@ -9,7 +9,7 @@ from headloom.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 FIXED = (
-    *("model.", "position.", "norm.", "feed_forward.", "tokenizer.", "task.", "data.", "seed"),
+    *("model.", "position.", "norm.", "feed_forward.", "attention.", "tokenizer.", "task.", "data.", "seed"),
     *("optimizer.kind", "optimizer.decay_", "trainer.max_tokens", "trainer.pad_to_multiple"),
 )
 """How the names of options begin that a resumed run cannot change: weights, moments, ids and the place in the data

@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from headloom.config.schema import CHOICES, DISCRIMINATORS, TrainConfig
+from headloom.config.schema import CHOICES, DISCRIMINATORS, YOUNGER_GROUPS, TrainConfig
 from headloom.config.strict import explain
 from headloom.errors import CheckpointError, ConfigError
 
@@ -44,7 +44,7 @@ def from_plain(plain: dict[str, Any]) -> TrainConfig:
     config = OmegaConf.structured(TrainConfig)
     try:
         for group, discriminator in DISCRIMINATORS.items():
-            choice = plain.get(group, {}).get(discriminator)
+            choice = plain.get(group, {}).get(discriminator, YOUNGER_GROUPS.get(group))
             if choice not in CHOICES[group]:
                 known = ", ".join(CHOICES[group])
                 raise CheckpointError(f"the saved configuration has {group}={choice}; this version knows {known}")

@@ -20,6 +20,7 @@ from omegaconf import MISSING
 
 from headloom.config import rules
 from headloom.config.schema_average import AverageConfig
+from headloom.config.part_rules import check_parts
 from headloom.config.schema_data import (
     CopyConfig,
     DataConfig,
@@ -40,23 +41,7 @@ from headloom.config.schema_decoding import (
     ScoreConfig,
     check_search,
 )
-from headloom.config.schema_model import (
-    FeedForwardConfig,
-    GeluConfig,
-    LearnedConfig,
-    ModelConfig,
-    NoPositionConfig,
-    NormConfig,
-    PositionConfig,
-    PostNormConfig,
-    PreNormConfig,
-    ReluConfig,
-    RopeConfig,
-    Seq2SeqConfig,
-    SinusoidalConfig,
-    SwigluConfig,
-    Tying,
-)
+from headloom.config.schema_model import ModelConfig, Seq2SeqConfig, Tying
 from headloom.config.schema_optimizer import (
     AdafactorConfig,
     AdamConfig,
@@ -65,6 +50,16 @@ from headloom.config.schema_optimizer import (
     OptimizerConfig,
     SgdConfig,
 )
+from headloom.config.schema_parts import (
+    ATTENTIONS,
+    FEED_FORWARDS,
+    NORMS,
+    AttentionConfig,
+    FeedForwardConfig,
+    FullAttentionConfig,
+    NormConfig,
+)
+from headloom.config.schema_position import POSITIONS, LearnedConfig, PositionConfig, StretchConfig
 from headloom.config.schema_schedule import (
     ConstantConfig,
     CosineConfig,
@@ -96,14 +91,10 @@ RESUME_WORDS = ("never", "auto")
 
 CHOICES: dict[str, dict[str, type[Any]]] = {
     "model": {"seq2seq": Seq2SeqConfig},
-    "position": {
-        "none": NoPositionConfig,
-        "sinusoidal": SinusoidalConfig,
-        "learned": LearnedConfig,
-        "rope": RopeConfig,
-    },
-    "norm": {"pre": PreNormConfig, "post": PostNormConfig},
-    "feed_forward": {"relu": ReluConfig, "gelu": GeluConfig, "swiglu": SwigluConfig},
+    "position": POSITIONS,
+    "norm": NORMS,
+    "feed_forward": FEED_FORWARDS,
+    "attention": ATTENTIONS,
     "tokenizer": {"bpe": BpeConfig, "unigram": UnigramConfig, "char": CharConfig, "byte": ByteConfig},
     "task": {"translation": TranslationConfig},
     "data": {
@@ -146,6 +137,9 @@ none."""
 DISCRIMINATORS = {group: "placement" if group == "norm" else "kind" for group in CHOICES}
 """The option of each group that records the choice."""
 
+YOUNGER_GROUPS = {"attention": "full"}
+"""Groups that the first checkpoints do not have, and the choice that those were trained with."""
+
 
 @dataclass(kw_only=True)
 class TrainConfig:
@@ -155,6 +149,7 @@ class TrainConfig:
     position: PositionConfig = MISSING
     norm: NormConfig = MISSING
     feed_forward: FeedForwardConfig = MISSING
+    attention: AttentionConfig = MISSING
     tokenizer: TokenizerConfig = MISSING
     task: TaskConfig = MISSING
     data: DataConfig = MISSING
@@ -173,7 +168,10 @@ class TrainConfig:
         if not self.resume:
             raise ConfigError("resume is empty: set it to never, auto or the path of a checkpoint or run folder")
         check_search("train.py", self.decoding)
-        self._check_positions()
+        if self.attention == MISSING:  # made in Python; a command line has its default from conf/
+            self.attention = FullAttentionConfig()
+        check_parts(self.model, self.position, self.norm)
+        self._check_table()
         if self.model.tying is Tying.all and not self.tokenizer.shares_one_vocabulary:
             raise ConfigError(
                 "model.tying=all needs one vocabulary for both sides: set tokenizer.joint=true or model.tying=decoder"
@@ -195,24 +193,15 @@ class TrainConfig:
                 "the run first: make trainer.patience larger"
             )
 
-    def _check_positions(self) -> None:
-        match self.position:
-            case RopeConfig() if (self.model.d_model // self.model.num_heads) % 2:
-                raise ConfigError(
-                    f"position=rope needs an even head width: model.d_model={self.model.d_model} over "
-                    f"model.num_heads={self.model.num_heads} is {self.model.d_model // self.model.num_heads}; "
-                    "change one of them"
-                )
-            case SinusoidalConfig() if self.model.d_model % 2:
-                raise ConfigError(f"position=sinusoidal needs an even model.d_model, not {self.model.d_model}")
-            case LearnedConfig(max_length=positions):
-                for section in ("data", "decoding"):
-                    longest = getattr(self, section).max_length
-                    if longest > positions:
-                        raise ConfigError(
-                            f"{section}.max_length={longest} passes the table of position=learned: "
-                            f"lower it or raise position.max_length={positions}"
-                        )
+    def _check_table(self) -> None:
+        if isinstance(self.position, LearnedConfig):
+            for section in ("data", "decoding"):
+                longest = getattr(self, section).max_length
+                if longest > self.position.max_length:
+                    raise ConfigError(
+                        f"{section}.max_length={longest} passes the table of position=learned: "
+                        f"lower it or raise position.max_length={self.position.max_length}"
+                    )
 
 
 class Split(Enum):
@@ -253,6 +242,7 @@ class EvaluateConfig:
     checkpoint: Path = MISSING
     """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
     data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
+    position: StretchConfig = field(default_factory=StretchConfig)
     decoding: DecodingConfig = MISSING
     device: Device = Device.auto
     """Where it computes: auto (a GPU when there is one), cpu or cuda."""
@@ -277,6 +267,7 @@ class TranslateConfig:
     """Text to translate, one sentence a line. -: stdin."""
     output: Path = Path("-")
     """File for the translations, one a line. -: stdout."""
+    position: StretchConfig = field(default_factory=StretchConfig)
     decoding: DecodingConfig = MISSING
     device: Device = Device.auto
     """Where it computes: auto (a GPU when there is one), cpu or cuda."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headloom.models.stack import Embedding, Stack
-from headloom.nn.blocks import BlockCache, DecoderBlock, to_step_precision
+from headloom.nn.blocks import BlockCache, DecoderBlock
+from headloom.nn.residual import to_step_precision
 
 
 class Decoder(nn.Module):
@@ -21,10 +22,16 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
 
-    def forward(self, token_BT: Tensor, memory_BSD: Tensor, memory_allowed_BS: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        token_BT: Tensor,
+        memory_BSD: Tensor,
+        memory_allowed_BS: Tensor | None,
+        real_BT: Tensor | None = None,
+    ) -> Tensor:
         x_BTD = self.embedding(token_BT)
         for block in self.blocks:
-            x_BTD = block(x_BTD, memory_BSD, memory_allowed_BS)
+            x_BTD = block(x_BTD, memory_BSD, memory_allowed_BS, real_BT)
         return to_step_precision(self.norm(x_BTD))
 
 
@@ -41,11 +48,22 @@ class Seq2Seq(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.output = output
+        self.routes_tokens = encoder.routes_tokens
 
-    def forward(self, source_BS: Tensor, source_allowed_BS: Tensor | None, target_input_BT: Tensor) -> Tensor:
-        """hidden_BTD that predicts, at each position, the token after it."""
+    def forward(
+        self,
+        source_BS: Tensor,
+        source_allowed_BS: Tensor | None,
+        target_input_BT: Tensor,
+        target_real_BT: Tensor | None = None,
+    ) -> Tensor:
+        """hidden_BTD that predicts, at each position, the token after it.
+
+        Attention needs no mask against padding on the right of the target; only a
+        mixture of experts (`routes_tokens`) asks which target tokens are real.
+        """
         memory_BSD = self.encode(source_BS, source_allowed_BS)
-        return self.decoder(target_input_BT, memory_BSD, source_allowed_BS)
+        return self.decoder(target_input_BT, memory_BSD, source_allowed_BS, target_real_BT)
 
     def encode(self, source_BS: Tensor, source_allowed_BS: Tensor | None) -> Tensor:
         """memory_BSD. `source_allowed` is True on real tokens; None: all are."""

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from headloom.nn.attention import KeyValues
-from headloom.nn.blocks import EncoderBlock, to_step_precision
+from headloom.nn.blocks import EncoderBlock
 from headloom.nn.dropout import Dropout
 from headloom.nn.positional import Positional
+from headloom.nn.residual import to_step_precision
 
 
 class Embedding(nn.Module):
@@ -36,12 +37,18 @@ class Stack(nn.Module):
         self.embedding = embedding
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.routes_tokens = any(block.routes for block in blocks)
 
-    def forward(self, token_BT: Tensor, allowed: Tensor | None) -> Tensor:
-        """hidden_BTD. `allowed`: see `MultiHeadAttention.forward`; causal blocks need none against right padding."""
+    def forward(self, token_BT: Tensor, allowed: Tensor | None, real_BT: Tensor | None = None) -> Tensor:
+        """hidden_BTD. `allowed`: see `MultiHeadAttention.forward`; causal blocks need none against right padding.
+
+        `real` is True on real tokens, for a mixture of experts (`routes_tokens`); None: as `allowed` says.
+        """
+        if real_BT is None and allowed is not None and allowed.dim() == 2:
+            real_BT = allowed
         x_BTD = self.embedding(token_BT)
         for block in self.blocks:
-            x_BTD = block(x_BTD, allowed)
+            x_BTD = block(x_BTD, allowed, real_BT)
         # Several layers may read it (every decoder block does): converted once.
         return to_step_precision(self.norm(x_BTD))
 

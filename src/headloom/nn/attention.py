@@ -7,11 +7,13 @@ Shapes: B batch, T query length, S key length, D model width,
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headloom.nn import kernels
+from headloom.nn.masks import Pattern
 from headloom.nn.positional import Positional
 
 
@@ -52,6 +54,12 @@ class MultiHeadAttention(nn.Module):
 
     Keys and values are one matrix, since one product is faster than two.
 
+    `pattern` limits what a position of the same sequence reaches (masks.py).
+    `soft_cap` bounds the scores (kernels.attend). `query_norm` and `key_norm`
+    normalise each head's queries and keys before positions turn them (Dehghani
+    et al. 2023, section 2): scores then stay bounded however large the stream
+    grows.
+
     Raises:
         ValueError: D is not a multiple of H, or H not a multiple of G.
     """
@@ -65,6 +73,10 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         positional: Positional | None = None,
+        pattern: Pattern | None = None,
+        soft_cap: float | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -77,6 +89,11 @@ class MultiHeadAttention(nn.Module):
         self.head_width = d_model // num_heads
         self.dropout = dropout
         self.positional = positional
+        self.is_biased = positional is not None and positional.adds_bias
+        self.pattern = pattern
+        self.soft_cap = soft_cap
+        self.query_norm = query_norm
+        self.key_norm = key_norm
         self.query = nn.Linear(d_model, num_heads * self.head_width, bias=bias)
         self.key_value = nn.Linear(d_model, 2 * num_kv_heads * self.head_width, bias=bias)
         self.output = nn.Linear(num_heads * self.head_width, d_model, bias=bias)
@@ -102,34 +119,45 @@ class MultiHeadAttention(nn.Module):
         first = cache.length
         q_NHTK = self.queries(x_NTD, first=first)
         k_NGSK, v_NGSK = cache.append(*self.keys_values(x_NTD, first=first))
+        if self.pattern is not None and x_NTD.size(1) == 1:
+            reached = self.pattern.first_key(cache.length)
+            k_NGSK, v_NGSK = k_NGSK[:, :, reached:], v_NGSK[:, :, reached:]
+            allowed = None if allowed is None else allowed[..., reached:]
         # One query may see every key so far.
         return self.attend(q_NHTK, k_NGSK, v_NGSK, allowed, causal=x_NTD.size(1) > 1)
 
     def queries(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
         """q_BHTK, turned by its positions where the scheme does so; `first` is the position of the first token."""
         q_BHTK = self.query(x_BTD).unflatten(-1, (self.num_heads, self.head_width)).transpose(1, 2)
+        if self.query_norm is not None:
+            q_BHTK = self.query_norm(q_BHTK).to(q_BHTK.dtype)
         return q_BHTK if self.positional is None else self.positional.rotate(q_BHTK, first=first)
 
     def keys_values(self, memory_BSD: Tensor, *, first: int = 0) -> tuple[Tensor, Tensor]:
         """k_BGSK (turned likewise) and v_BGSK."""
         both_B2GSK = self.key_value(memory_BSD).unflatten(-1, (2 * self.num_kv_heads, self.head_width)).transpose(1, 2)
         k_BGSK, v_BGSK = both_B2GSK.chunk(2, dim=1)
+        if self.key_norm is not None:
+            k_BGSK = self.key_norm(k_BGSK).to(k_BGSK.dtype)
         return k_BGSK if self.positional is None else self.positional.rotate(k_BGSK, first=first), v_BGSK
 
     def attend(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, *, causal: bool) -> Tensor:
-        """The attention product and the output projection."""
-        probability = self.dropout if self.training else 0.0
+        """The attention product and the output projection. `causal`: within one sequence, the last query at its end."""
+        num_queries, num_keys = q_BHTK.size(-2), k_BGSK.size(-2)
+        options: dict[str, Any] = {"causal": causal, "dropout_probability": self.dropout if self.training else 0.0}
+        if self.pattern is not None:
+            options["pattern_TS"] = self.pattern.allowed(num_queries, num_keys, q_BHTK.device)
+        if self.is_biased:
+            assert self.positional is not None
+            options["bias_1HTS"] = self.positional.bias(num_queries, num_keys, like=q_BHTK)
+        if self.soft_cap is not None:
+            options["soft_cap"] = self.soft_cap
         if self.recorder is None:
-            out_BHTK = kernels.attend(q_BHTK, k_BGSK, v_BGSK, allowed, causal=causal, dropout_probability=probability)
+            out_BHTK = kernels.attend(q_BHTK, k_BGSK, v_BGSK, allowed, **options)
         else:
             with torch.autocast(q_BHTK.device.type, enabled=False):
                 out_BHTK, weights_BHTS = kernels.exact(
-                    q_BHTK.float(),
-                    k_BGSK.float(),
-                    v_BGSK.float(),
-                    allowed,
-                    causal=causal,
-                    dropout_probability=probability,
+                    q_BHTK.float(), k_BGSK.float(), v_BGSK.float(), allowed, **options
                 )
             self.recorder(weights_BHTS.detach())
         return self.output(out_BHTK.transpose(1, 2).flatten(-2))

@@ -1,51 +1,16 @@
-"""Transformer blocks: where the residual stream, the norms and the sub-layers meet.
-
-The residual stream is float32 in every precision; sub-layers get their input
-in the precision of the step.
+"""Transformer blocks: where the residual stream (residual.py) and the sub-layers meet.
 
 Shapes: B batch, T query length, S key length, D model width.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from headloom.nn.attention import KeyValues, MultiHeadAttention
-from headloom.nn.dropout import dropout_add
-
-
-def to_step_precision(x: Tensor) -> Tensor:
-    """`x` in autocast's type where autocast is on, so that several layers that read it share one conversion."""
-    device_type = x.device.type
-    return x.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else x
-
-
-class PreNorm(nn.Module):
-    """x + f(norm(x)): Xiong et al. (2020), figure 1b. A stack of these ends in a norm of its own."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = dropout
-
-    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        out_BTD = sublayer(to_step_precision(self.norm(x_BTD)))
-        return dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0)
-
-
-class PostNorm(nn.Module):
-    """norm(x + f(x)): Vaswani et al. (2017), section 3.1."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = dropout
-
-    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        out_BTD = sublayer(to_step_precision(x_BTD))
-        return self.norm(dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0))
+from headloom.nn.mixture import MixtureOfExperts
 
 
 class EncoderBlock(nn.Module):
@@ -65,11 +30,13 @@ class EncoderBlock(nn.Module):
         self.self_residual = residual()
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
+        self.routes = isinstance(feed_forward, MixtureOfExperts)
 
-    def forward(self, x_BTD: Tensor, allowed: Tensor | None) -> Tensor:
-        """`allowed`: see `MultiHeadAttention.forward`."""
+    def forward(self, x_BTD: Tensor, allowed: Tensor | None, real_BT: Tensor | None = None) -> Tensor:
+        """`allowed`: see `MultiHeadAttention.forward`. `real`: see `MixtureOfExperts.forward`; others do not ask."""
         x_BTD = self.self_residual(x_BTD, lambda x: self.self_attention(x, x, allowed, causal=self.causal))
-        return self.feed_forward_residual(x_BTD, self.feed_forward)
+        feed_forward = partial(self.feed_forward, real_BT=real_BT) if self.routes else self.feed_forward
+        return self.feed_forward_residual(x_BTD, feed_forward)
 
     def step(self, x_NTD: Tensor, cache: KeyValues, allowed: Tensor | None = None) -> Tensor:
         """A causal block for the next T tokens of every row: equals the last T positions of `forward`."""
@@ -107,13 +74,21 @@ class DecoderBlock(nn.Module):
         self.cross_residual = residual()
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
+        self.routes = isinstance(feed_forward, MixtureOfExperts)
 
-    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, memory_allowed_BS: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        memory_BSD: Tensor,
+        memory_allowed_BS: Tensor | None,
+        real_BT: Tensor | None = None,
+    ) -> Tensor:
         x_BTD = self.self_residual(x_BTD, lambda x: self.self_attention(x, x, None, causal=True))
         x_BTD = self.cross_residual(
             x_BTD, lambda x: self.cross_attention(x, memory_BSD, memory_allowed_BS, causal=False)
         )
-        return self.feed_forward_residual(x_BTD, self.feed_forward)
+        feed_forward = partial(self.feed_forward, real_BT=real_BT) if self.routes else self.feed_forward
+        return self.feed_forward_residual(x_BTD, feed_forward)
 
     def start_cache(self, memory_BSD: Tensor, *, beam_size: int, max_length: int) -> BlockCache:
         """An empty cache for `beam_size` hypotheses of each sentence."""

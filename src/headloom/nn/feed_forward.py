@@ -2,8 +2,8 @@
 
 Shapes: B batch, T length, D model width, F inner width.
 
-To add a kind, write its class here and give it a name in the schema and an arm
-in `build.py`.
+To add a kind, write its class or activation here (what routes tokens: in
+mixture.py) and give it a name in the schema and an arm in `build_parts.py`.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headloom.nn.dropout import Dropout, relu_dropout
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by a hyperbolic tangent: Hendrycks and Gimpel (2016), section 2."""
+    return F.gelu(x, approximate="tanh")
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(0, x)^2: So et al. (2021), section 3.1."""
+    return F.relu(x).square()
 
 
 class FeedForward(nn.Module):
@@ -39,18 +49,21 @@ class FeedForward(nn.Module):
         return self.down(inner_BTF)
 
 
-class SwiGLU(nn.Module):
-    """`down(silu(gate(x)) * up(x))`: Shazeer (2020), equation 6.
+class GatedFeedForward(nn.Module):
+    """`down(activation(gate(x)) * up(x))`: Shazeer (2020), equation 6 (SwiGLU for `F.silu`, GEGLU for `F.gelu`).
 
     `gate` and `up` are one matrix, since one product is faster than two.
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, bias: bool, dropout: float) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: Callable[[Tensor], Tensor], bias: bool, dropout: float
+    ) -> None:
         super().__init__()
         self.gate_up = nn.Linear(d_model, 2 * d_ff, bias=bias)
         self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = activation
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
-        return self.down(self.dropout(F.silu(gate_BTF) * up_BTF))
+        return self.down(self.dropout(self.activation(gate_BTF) * up_BTF))

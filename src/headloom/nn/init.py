@@ -2,7 +2,11 @@
 
 import math
 
+import torch
 from torch import nn
+
+from headloom.nn.attention import MultiHeadAttention
+from headloom.nn.feed_forward import FeedForward, GatedFeedForward
 
 
 def xavier(model: nn.Module) -> None:
@@ -24,6 +28,42 @@ def small_normal(model: nn.Module, *, num_residuals: int, std: float = 0.02) -> 
             writes_to_stream = name.endswith((".output", ".down"))
             nn.init.normal_(module.weight, std=std / math.sqrt(num_residuals) if writes_to_stream else std)
             _zero_bias(module)
+
+
+def deepnorm_constants(num_layers: int) -> tuple[float, float]:
+    """alpha and beta of an encoder or a decoder alone: Wang et al. (2022), figure 2."""
+    return (2 * num_layers) ** 0.25, (8 * num_layers) ** -0.25
+
+
+def deepnorm_constants_of_encoder(num_encoder_layers: int, num_decoder_layers: int) -> tuple[float, float]:
+    """alpha and beta of the encoder of an encoder-decoder: Wang et al. (2022), figure 2."""
+    root = (num_encoder_layers**4 * num_decoder_layers) ** (1 / 16)
+    return 0.81 * root, 0.87 / root
+
+
+def deepnorm_constants_of_decoder(num_decoder_layers: int) -> tuple[float, float]:
+    """alpha and beta of the decoder of an encoder-decoder: Wang et al. (2022), figure 2."""
+    return (3 * num_decoder_layers) ** 0.25, (12 * num_decoder_layers) ** -0.25
+
+
+@torch.no_grad()
+def scale_for_depth(stack: nn.Module, beta: float) -> None:
+    """Multiply by `beta` what DeepNorm does: feed-forwards, values and outputs of attention, not queries and keys.
+
+    Wang et al. (2022), figure 2; after `xavier`, whose gain it is.
+    """
+    for module in stack.modules():
+        match module:
+            case MultiHeadAttention():
+                num_keys = module.num_kv_heads * module.head_width
+                module.key_value.weight[num_keys:] *= beta
+                module.output.weight *= beta
+            case FeedForward():
+                module.up.weight *= beta
+                module.down.weight *= beta
+            case GatedFeedForward():
+                module.gate_up.weight *= beta
+                module.down.weight *= beta
 
 
 def embedding(module: nn.Embedding) -> None:

@@ -1,19 +1,22 @@
 """Where token order enters the model.
 
 A scheme overrides the one hook it needs: `embed` adds to the embeddings,
-`rotate` turns queries and keys. Both take the position of the first token, so
-that cached decoding asks for the same numbers as a full pass.
+`rotate` turns queries and keys, `bias` adds to the attention scores. All know
+the position of the first token, so that cached decoding asks for the same
+numbers as a full pass.
 
-To add a scheme, write its class here and give it a name in the schema and an
-arm in `build.py`. Nothing else knows the names.
+To add a scheme, write its class here (one with a bias: in relative.py) and give
+it a name in the schema and an arm in `build_parts.py`. Nothing else knows the
+names.
 
-Shapes: B batch, T length, D model width, H heads, K head width.
+Shapes: B batch, T (query) length, S key length, D model width, H heads, K head width.
 """
-
-import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headloom.nn.rope_scaling import RopeScaling, Unscaled
 
 
 class Positional(nn.Module):
@@ -21,6 +24,10 @@ class Positional(nn.Module):
 
     max_length: int | None = None
     """Longest sequence the scheme can place, in tokens; None: any."""
+    adds_bias = False
+    """Whether `bias` has something to add."""
+    learns_bias = False
+    """Whether the bias has a gradient."""
 
     def embed(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
         """`x` with positions `first`, `first` + 1, ... added."""
@@ -30,9 +37,16 @@ class Positional(nn.Module):
         """Queries or keys turned by their positions."""
         return x_BHTK
 
+    def bias(self, num_queries: int, num_keys: int, *, like: Tensor) -> Tensor:
+        """bias_1HTS on the scores of the last `num_queries` of `num_keys` positions; only where `adds_bias`.
+
+        On the device of `like`, and in its precision where that is above float32, which it has otherwise.
+        """
+        raise NotImplementedError
+
 
 class Sinusoidal(Positional):
-    """Fixed sine and cosine embeddings (Vaswani et al. 2017, section 3.5).
+    """Fixed sine and cosine embeddings (Vaswani et al. 2017, section 3.5), times `scale`.
 
     Sine in the even channels, cosine in the odd ones. The table grows when a
     longer sequence comes: the scheme has no longest length.
@@ -40,19 +54,20 @@ class Sinusoidal(Positional):
 
     table_TD: Tensor
 
-    def __init__(self, d_model: int, *, base: float = 10_000.0) -> None:
+    def __init__(self, d_model: int, *, base: float = 10_000.0, scale: float = 1.0) -> None:
         super().__init__()
         self.d_model = d_model
         self.base = base
+        self.scale = scale
         self.register_buffer("table_TD", torch.empty(0, d_model), persistent=False)
 
     def embed(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
         stop = first + x_BTD.size(-2)
         dtype = torch.promote_types(x_BTD.dtype, torch.float32)
         if stop > self.table_TD.size(0) or self.table_TD.dtype is not dtype:
-            angle_TK = _angles(_rounded_up(stop), self.d_model, self.base)
-            table_TD = torch.stack([angle_TK.sin(), angle_TK.cos()], dim=-1).flatten(-2)[:, : self.d_model]
-            self.table_TD = table_TD.to(device=x_BTD.device, dtype=dtype)
+            angle_TP = Unscaled().angles(_rounded_up(stop), self.d_model, self.base)
+            table_TD = torch.stack([angle_TP.sin(), angle_TP.cos()], dim=-1).flatten(-2)[:, : self.d_model]
+            self.table_TD = (table_TD * self.scale).to(device=x_BTD.device, dtype=dtype)
         return x_BTD + self.table_TD[first:stop]
 
 
@@ -70,6 +85,16 @@ class Learned(Positional):
             raise ValueError(f"sequence of {stop} tokens is longer than position.max_length={self.weight_TD.size(0)}")
         return x_BTD + self.weight_TD[first:stop]
 
+    @torch.no_grad()
+    def stretch(self, max_length: int) -> None:
+        """Make the trained table one of `max_length` positions, straight between neighbours; its ends stay as they are.
+
+        Position interpolation (Chen et al. 2023, section 2.3) for a table in place of angles.
+        """
+        table_1DT = F.interpolate(self.weight_TD.T[None], size=max_length, mode="linear", align_corners=True)
+        self.weight_TD = nn.Parameter(table_1DT[0].T.contiguous())
+        self.max_length = max_length
+
 
 class Rotary(Positional):
     """Rotary embedding (Su et al. 2021, section 3.2.2).
@@ -80,6 +105,9 @@ class Rotary(Positional):
     permutation of that and vectorise.) Angles are float32 at least: bfloat16 rounds
     whole numbers above 256, so that neighbouring positions would share an angle.
 
+    Of the head only the `share` turns, as if it were so wide; the other pairs
+    keep the angle 0. `scaling` stretches the positions (rope_scaling.py).
+
     Raises:
         ValueError: the head width is odd.
     """
@@ -87,12 +115,14 @@ class Rotary(Positional):
     cos_TK: Tensor
     sin_TK: Tensor
 
-    def __init__(self, head_width: int, *, base: float) -> None:
+    def __init__(self, head_width: int, *, base: float, share: float = 1.0, scaling: RopeScaling | None = None) -> None:
         super().__init__()
         if head_width % 2:
             raise ValueError(f"rotary positions need an even head width, not {head_width}")
         self.head_width = head_width
         self.base = base
+        self.turned_width = turned_width(head_width, share)
+        self.scaling = Unscaled() if scaling is None else scaling
         self.register_buffer("cos_TK", torch.empty(0, head_width), persistent=False)
         self.register_buffer("sin_TK", torch.empty(0, head_width), persistent=False)
 
@@ -100,18 +130,28 @@ class Rotary(Positional):
         stop = first + x_BHTK.size(-2)
         dtype = torch.promote_types(x_BHTK.dtype, torch.float32)
         if stop > self.cos_TK.size(0) or self.cos_TK.dtype is not dtype:
-            angle_TK = _angles(_rounded_up(stop), self.head_width, self.base)
-            self.cos_TK = torch.cat([angle_TK.cos(), angle_TK.cos()], dim=-1).to(x_BHTK.device, dtype)
-            self.sin_TK = torch.cat([-angle_TK.sin(), angle_TK.sin()], dim=-1).to(x_BHTK.device, dtype)
+            self._make_tables(_rounded_up(stop), x_BHTK.device, dtype)
         swapped_BHTK = x_BHTK.roll(self.head_width // 2, dims=-1)
         turned_BHTK = x_BHTK * self.cos_TK[first:stop] + swapped_BHTK * self.sin_TK[first:stop]
         return turned_BHTK.to(x_BHTK.dtype)
 
+    def rescale(self, scaling: RopeScaling) -> None:
+        """Go on with another scaling."""
+        self.scaling = scaling
+        self.cos_TK = self.cos_TK[:0]
+        self.sin_TK = self.sin_TK[:0]
 
-def _angles(length: int, width: int, base: float) -> Tensor:
-    """angle[t, i] = t / base^(2i / width), for t < length and i < width / 2 (rounded up), in float64."""
-    rate_K = torch.exp(-math.log(base) * torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.arange(length, dtype=torch.float64)[:, None] * rate_K[None, :]
+    def _make_tables(self, length: int, device: torch.device, dtype: torch.dtype) -> None:
+        angle_TP = self.scaling.angles(length, self.turned_width, self.base)
+        angle_TP = F.pad(angle_TP, (0, (self.head_width - self.turned_width) // 2))
+        cos_TP, sin_TP = angle_TP.cos() * self.scaling.magnitude, angle_TP.sin() * self.scaling.magnitude
+        self.cos_TK = torch.cat([cos_TP, cos_TP], dim=-1).to(device, dtype)
+        self.sin_TK = torch.cat([-sin_TP, sin_TP], dim=-1).to(device, dtype)
+
+
+def turned_width(head_width: int, share: float) -> int:
+    """Channels of a head that turn: the even number nearest to `share` of it, at least one pair."""
+    return max(2, 2 * round(share * head_width / 2))
 
 
 def _rounded_up(length: int) -> int:

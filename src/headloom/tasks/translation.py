@@ -12,7 +12,7 @@ from headloom.data.batch import Batch, EvaluationBatches
 from headloom.decoding.translator import Translator, evaluating
 from headloom.errors import ConfigError
 from headloom.models.seq2seq import Seq2Seq
-from headloom.nn.loss import LossSum, sequence_loss
+from headloom.nn.loss import IGNORE, LossSum, sequence_loss
 
 HEADLINES = {"bleu": True, "chrf": True, "loss": False}
 """Metrics that can choose the best checkpoint, and whether higher is better."""
@@ -50,7 +50,8 @@ class TranslationTask:
 
     def loss_sum(self, model: Seq2Seq, batch: Batch) -> LossSum:
         """Smoothed cross-entropy of the targets of `batch`, each given the true tokens before it."""
-        hidden_BTD = model(batch.source_BS, batch.source_allowed_BS, batch.target_input_BT)
+        real_BT = batch.target_BT != IGNORE if model.routes_tokens else None
+        hidden_BTD = model(batch.source_BS, batch.source_allowed_BS, batch.target_input_BT, real_BT)
         return sequence_loss(hidden_BTD, batch.target_BT, model.output_weight, label_smoothing=self.label_smoothing)
 
     def evaluate(

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from headloom.build_stretched import stretch_config, stretch_model
 from headloom.config import saved, schema_text
 from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
+from headloom.config.schema_position import StretchConfig
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.work.base import Trained, Work
@@ -28,21 +30,25 @@ def start_work(config: TrainConfig, contents: Mapping[str, Any] | None) -> Work:
             raise AssertionError(config.task)
 
 
-def load_trained(path: Path, *, device: str, precision: str) -> Trained:
-    """The model of a checkpoint, which needs no other file.
+def load_trained(path: Path, *, device: str, precision: str, position: StretchConfig | None = None) -> Trained:
+    """The model of a checkpoint, which needs no other file, with its positions changed as `position` says.
 
     Raises:
         CheckpointError: the file cannot be read, or does not fit this version.
-        ConfigError: the device or precision is not to be had here.
+        ConfigError: the device or precision is not to be had here, or the positions cannot be changed so.
     """
     target = choose_device(device)
     contents = load_checkpoint(path, target)
     config = saved.from_plain(contents["config"])
+    stretched = config if position is None else stretch_config(config, position)
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: drawing them must leave no trace
         model = _model(config, contents)
     load_weights(model, contents.pop("model"), path=path)
     if contents["average"] is not None:
         model.load_state_dict(contents["average"]["weights"], strict=False)  # parameters; tied ones once
+    if stretched is not config:
+        stretch_model(model, stretched)
+        config = stretched
     model.to(target).eval()
     step = contents["step"]
     kept = {name: value for name, value in contents.items() if name not in ("average", "optimizer")}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from headloom.nn.blocks import PostNorm, PreNorm, to_step_precision
 from headloom.nn.norm import LayerNorm
+from headloom.nn.residual import PostNorm, PreNorm, to_step_precision
 
 D = 8
 
