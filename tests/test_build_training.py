@@ -10,8 +10,9 @@ from torch import nn
 from headloom.build_model import build_model
 from headloom.build_training import build_learning_rate, build_optimizer, peak_rate
 from headloom.config.schema import CHOICES, TrainConfig
-from headloom.config.schema_model import LearnedConfig, SwigluConfig
 from headloom.config.schema_optimizer import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SgdConfig
+from headloom.config.schema_parts import SwigluConfig
+from headloom.config.schema_position import LearnedConfig
 from headloom.config.schema_schedule import (
     ConstantConfig,
     CosineConfig,
