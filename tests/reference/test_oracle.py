@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headloom.build_model import build_model
-from headloom.config import schema_model as schema
+from headloom.config import schema_model, schema_parts, schema_position
 from headloom.nn.loss import IGNORE, sequence_loss
 from headloom.reference import parts
 from headloom.reference.layers import Settings
@@ -114,23 +114,23 @@ class Draw:
         """The sections of our configuration that say the same."""
         s = self.settings
         position = {
-            "none": schema.NoPositionConfig,
-            "sinusoidal": schema.SinusoidalConfig,
-            "learned": lambda: schema.LearnedConfig(max_length=s.max_length),
-            "rope": lambda: schema.RopeConfig(base=s.rope_base),
+            "none": schema_position.NoPositionConfig,
+            "sinusoidal": schema_position.SinusoidalConfig,
+            "learned": lambda: schema_position.LearnedConfig(max_length=s.max_length),
+            "rope": lambda: schema_position.RopeConfig(base=s.rope_base),
         }[s.position]()
-        norm = {"pre": schema.PreNormConfig, "post": schema.PostNormConfig}[s.placement]
-        feed_forward = {"relu": schema.ReluConfig, "gelu": schema.GeluConfig, "swiglu": schema.SwigluConfig}
+        norm = {"pre": schema_parts.PreNormConfig, "post": schema_parts.PostNormConfig}[s.placement]
+        feed_forward = {"relu": schema_parts.ReluConfig, "gelu": schema_parts.GeluConfig, "swiglu": schema_parts.SwigluConfig}
         model = {"d_model": s.d_model, "num_heads": s.num_heads, "num_kv_heads": s.num_kv_heads, "bias": s.bias}
         return {
             "position": position,
-            "norm": norm(kind=schema.NormKind[s.norm], epsilon=s.epsilon),
+            "norm": norm(kind=schema_parts.NormKind[s.norm], epsilon=s.epsilon),
             "feed_forward": feed_forward[s.activation](d_ff=s.d_ff),
             "model": model
             | {
                 "num_encoder_layers": s.num_encoder_layers,
                 "num_decoder_layers": s.num_decoder_layers,
-                "tying": schema.Tying[s.tying],
+                "tying": schema_model.Tying[s.tying],
                 "scale_embedding": s.scale_embedding,
                 "dropout": 0.3,
             },
