@@ -120,7 +120,11 @@ class Draw:
             "rope": lambda: schema_position.RopeConfig(base=s.rope_base),
         }[s.position]()
         norm = {"pre": schema_parts.PreNormConfig, "post": schema_parts.PostNormConfig}[s.placement]
-        feed_forward = {"relu": schema_parts.ReluConfig, "gelu": schema_parts.GeluConfig, "swiglu": schema_parts.SwigluConfig}
+        feed_forward = {
+            "relu": schema_parts.ReluConfig,
+            "gelu": schema_parts.GeluConfig,
+            "swiglu": schema_parts.SwigluConfig,
+        }
         model = {"d_model": s.d_model, "num_heads": s.num_heads, "num_kv_heads": s.num_kv_heads, "bias": s.bias}
         return {
             "position": position,

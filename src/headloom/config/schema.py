@@ -19,8 +19,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from headloom.config import rules
-from headloom.config.schema_average import AverageConfig
 from headloom.config.part_rules import check_parts
+from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import (
     CopyConfig,
     DataConfig,
