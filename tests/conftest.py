@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import CopyConfig, DataConfig
 from headloom.config.schema_decoding import GreedyConfig
-from headloom.config.schema_model import Seq2SeqConfig
+from headloom.config.schema_model import ModelConfig, Seq2SeqConfig
 from headloom.config.schema_optimizer import AdamConfig
 from headloom.config.schema_parts import PreNormConfig, ReluConfig
 from headloom.config.schema_position import SinusoidalConfig
@@ -109,7 +109,8 @@ def make_model() -> Callable[..., Seq2Seq]:
 def tiny_config(folder: Path = Path("unused"), **sections: Any) -> TrainConfig:
     """A configuration of the smallest sizes: every section has a default.
 
-    `model`, `data` (of the copy task) and `trainer` are options to set; another section is its dataclass.
+    `model` (of an encoder-decoder), `data` (of the copy task) and `trainer` are options to set, or a dataclass;
+    another section is its dataclass.
     `folder` keeps what is prepared.
     """
     model = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -125,9 +126,9 @@ def tiny_config(folder: Path = Path("unused"), **sections: Any) -> TrainConfig:
         "schedule": ConstantConfig(warmup_steps=4),
         "decoding": GreedyConfig(max_length=16),
     }
-    data = sections.pop("data", {})
+    data, chosen = sections.pop("data", {}), sections.pop("model", {})
     return TrainConfig(
-        model=Seq2SeqConfig(**model | sections.pop("model", {})),
+        model=chosen if isinstance(chosen, ModelConfig) else Seq2SeqConfig(**model | chosen),
         data=data if isinstance(data, DataConfig) else CopyConfig(**copy | data),
         trainer=TrainerConfig(**trainer | sections.pop("trainer", {})),
         **defaults | sections,

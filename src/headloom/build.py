@@ -136,7 +136,7 @@ def _trained(config: schema_text.TokenizerConfig, train: TextPairs, folder: Path
                 texts,
                 kind=config.kind.name,
                 vocab_size=config.vocab_size,
-                normalization=config.normalization.name,
+                normalization=config.normalization.name if config.normalization else "nmt_nfkc",
                 character_coverage=config.character_coverage,
                 byte_fallback=config.byte_fallback,
             )

@@ -36,11 +36,11 @@ def build_model(config: TrainConfig, *, source_vocab_size: int, target_vocab_siz
         case _:
             assert_never(model.tying)
     built = Seq2Seq(
-        parts.encoder(source_table, num_layers=model.num_encoder_layers),
-        parts.decoder(target_table, num_layers=model.num_decoder_layers),
+        parts.encoder(source_table, num_layers=model.encoder_layers),
+        parts.decoder(target_table, num_layers=model.decoder_layers),
         output,
     )
-    parts.initialise(built, num_residuals=max(2 * model.num_encoder_layers, 3 * model.num_decoder_layers))
+    parts.initialise(built, num_residuals=max(2 * model.encoder_layers, 3 * model.decoder_layers))
     if model.tying is not schema.Tying.none:
         output.weight = target_table.weight
     return built

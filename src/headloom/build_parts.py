@@ -224,8 +224,8 @@ class Parts:
         if not isinstance(self.model, Seq2SeqConfig):
             return init.deepnorm_constants(num_layers)
         if is_decoder:
-            return init.deepnorm_constants_of_decoder(self.model.num_decoder_layers)
-        return init.deepnorm_constants_of_encoder(self.model.num_encoder_layers, self.model.num_decoder_layers)
+            return init.deepnorm_constants_of_decoder(self.model.decoder_layers)
+        return init.deepnorm_constants_of_encoder(self.model.encoder_layers, self.model.decoder_layers)
 
     def _added_positions(self) -> Positional:
         """What is added to the embeddings, for one stack."""

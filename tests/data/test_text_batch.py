@@ -208,3 +208,13 @@ def test_a_place_is_reached_without_the_batches_before_it(tokens):
     num_blocks = -(-(10**12 + shift) // 1024)
     expected = permuted(np.arange(8 * 10**7, 8 * 10**7 + 8), num_blocks, seed=3, epoch=5) * 1024 - shift
     assert stretches.starts.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["shuffled", "packed"])
+def test_halves_hold_the_rows_of_a_batch(tokens, name):
+    batch = next(batches(tokens, name))
+    for field in ("input_BT", "target_BT", "stretch_BT", "position_BT"):
+        whole, parts = getattr(batch, field), [getattr(half, field) for half in batch.halves()]
+        assert whole is None or torch.equal(torch.cat(parts), whole)
+    assert sum(half.num_targets for half in batch.halves()) == batch.num_targets
+    assert batch.halves()[0].halves()[0].halves() == ()

@@ -21,6 +21,9 @@ class DataKind(Enum):
     jsonl = "jsonl"
     copy = "copy"
     reverse = "reverse"
+    alice = "alice"
+    tiny_shakespeare = "tiny_shakespeare"
+    text = "text"
 
 
 @dataclass(kw_only=True)

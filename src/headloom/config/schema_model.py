@@ -15,6 +15,8 @@ from headloom.errors import ConfigError
 
 class ModelKind(Enum):
     seq2seq = "seq2seq"  # encoder-decoder: Vaswani et al. (2017), section 3
+    classifier = "classifier"  # encoder with a head: Devlin et al. (2019), figure 4
+    lm = "lm"  # decoder only: Radford et al. (2018), section 3.1
 
 
 class Tying(Enum):
@@ -36,6 +38,8 @@ class ModelConfig:
     """The family; set by model=."""
     d_model: int = 256
     """Width of the residual stream."""
+    num_layers: int = 3
+    """Layers of the stack, or of each stack."""
     num_heads: int = 8
     """Query heads; must divide d_model."""
     num_kv_heads: int | None = None
@@ -58,9 +62,6 @@ class ModelConfig:
     straight line to the first layers. Huang et al. (2016), equation 4."""
     residual_scale: float = 1.0
     """What a sublayer's output is multiplied by before it is added to the residual stream."""
-    tying: Tying = Tying.all
-    """Which of source embedding, target embedding and output matrix are one: none, decoder (target and output) or
-    all."""
     scale_embedding: bool = True
     """Multiply the embeddings by sqrt(d_model), as Vaswani et al. (2017), section 3.4."""
     bias: bool = True
@@ -71,6 +72,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         rules.follows_group("model", "kind", self)
         rules.at_least("model.d_model", self.d_model, 1)
+        rules.at_least("model.num_layers", self.num_layers, 1)
         rules.at_least("model.num_heads", self.num_heads, 1)
         rules.at_least("model.num_kv_heads", self.num_kv_heads, 1)
         rules.at_least("model.d_ff", self.d_ff, 1)
@@ -94,12 +96,25 @@ class Seq2SeqConfig(ModelConfig):
 
     kind: ModelKind = ModelKind.seq2seq
     """The family; set by model=."""
-    num_encoder_layers: int = 3
-    """Layers of the encoder."""
-    num_decoder_layers: int = 3
-    """Layers of the decoder."""
+    num_encoder_layers: int | None = None
+    """Layers of the encoder. null: model.num_layers."""
+    num_decoder_layers: int | None = None
+    """Layers of the decoder. null: model.num_layers."""
+    tying: Tying = Tying.all
+    """Which of source embedding, target embedding and output matrix are one: none, decoder (target and output) or
+    all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.at_least("model.num_encoder_layers", self.num_encoder_layers, 1)
         rules.at_least("model.num_decoder_layers", self.num_decoder_layers, 1)
+
+    @property
+    def encoder_layers(self) -> int:
+        """`num_encoder_layers` with its default."""
+        return self.num_layers if self.num_encoder_layers is None else self.num_encoder_layers
+
+    @property
+    def decoder_layers(self) -> int:
+        """`num_decoder_layers` with its default."""
+        return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers

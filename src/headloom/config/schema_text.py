@@ -54,8 +54,9 @@ class SubwordConfig(TokenizerConfig):
     """SentencePiece model file for the source, or for both sides when joint. null: train one."""
     target_model: Path | None = None
     """SentencePiece model file for the target; only with joint=false. null: train one."""
-    normalization: Normalization = Normalization.nmt_nfkc
-    """Unicode folding before pieces are cut: nmt_nfkc, nfkc or identity."""
+    normalization: Normalization | None = None
+    """Unicode folding before pieces are cut: nmt_nfkc, nfkc or identity. null: nmt_nfkc, but identity for
+    task=language_modeling, whose text is to come back as it was."""
     character_coverage: float = 1.0
     """Share of the text's characters that get a piece of their own, in (0, 1]."""
     byte_fallback: bool = True
@@ -132,6 +133,7 @@ class ByteConfig(TokenizerConfig):
 
 class TaskKind(Enum):
     translation = "translation"
+    language_modeling = "language_modeling"
 
 
 class Headline(Enum):

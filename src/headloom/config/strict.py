@@ -25,6 +25,7 @@ from headloom.config.schema import (
 )
 from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import DataConfig, Multi30kConfig, ParallelConfig, TatoebaConfig
+from headloom.config.schema_language import TextConfig
 from headloom.errors import ConfigError
 
 STANDARD_STREAM = Path("-")
@@ -32,7 +33,7 @@ SECRET = re.compile(r"\$\{oc\.env:\s*([^,}]*(?:TOKEN|SECRET|PASSW|KEY|CREDENTIAL
 # Paths that are written, and need not exist.
 CREATED = {(DataConfig, "folder"), (EvaluateConfig, "output"), (EvaluateDataConfig, "folder")}
 FOLDERS = {(Multi30kConfig, "path"), (AverageConfig, "run")}
-EITHER = {(TatoebaConfig, "path")}
+EITHER = {(TatoebaConfig, "path"), *((TextConfig, name) for name in ("path", "valid_path", "test_path"))}
 
 
 def to_config(composed: DictConfig, base: Path) -> Any:

@@ -47,16 +47,48 @@ class TextBatch:
             position_BT=moved(self.position_BT),
         )
 
+    def real_BT(self) -> Tensor:
+        """bool: True up to the last target of each row that is scored; all before it are real."""
+        scored_BT = (self.target_BT != IGNORE).int()
+        return scored_BT.flip(-1).cummax(-1).values.flip(-1).bool()
+
+    def halves(self) -> "tuple[TextBatch, ...]":
+        """Two batches that hold its rows between them, as wide as it is; none where it has one row."""
+        num_rows = self.target_BT.size(0)
+        if num_rows < 2:
+            return ()
+        return self._part(slice(num_rows // 2)), self._part(slice(num_rows // 2, None))
+
+    def _part(self, rows: slice) -> "TextBatch":
+        target_BT = self.target_BT[rows]
+        return TextBatch(
+            input_BT=self.input_BT[rows],
+            target_BT=target_BT,
+            stretch_BT=None if self.stretch_BT is None else self.stretch_BT[rows],
+            position_BT=None if self.position_BT is None else self.position_BT[rows],
+            num_targets=int((target_BT != IGNORE).sum()),
+        )
+
 
 def collate(
-    tokens: TextTokens, stretches: Stretches, tokenizer: Tokenizer, *, num_scored: np.ndarray | None = None
+    tokens: TextTokens,
+    stretches: Stretches,
+    tokenizer: Tokenizer,
+    *,
+    num_scored: np.ndarray | None = None,
+    multiple: int = 1,
 ) -> TextBatch:
-    """The batch of some stretches; of each the last `num_scored` targets count (None: all)."""
+    """The batch of some stretches; of each the last `num_scored` targets count (None: all).
+
+    Its width is rounded up to `multiple`.
+    """
     ids = tokens.load(stretches.starts, stretches.lengths)
     lengths = stretches.lengths
     num_rows = int(stretches.rows[-1]) + 1
+    if num_scored is None and len(lengths) == num_rows and (lengths == lengths[0]).all() and lengths[0] % multiple == 0:
+        return _of_equal_rows(ids.flat.reshape(num_rows, -1), tokenizer)
     row_lengths = np.bincount(stretches.rows, weights=lengths, minlength=num_rows).astype(np.int64)
-    width = int(row_lengths.max())
+    width = -(-int(row_lengths.max()) // multiple) * multiple
     # Place of each target in the batch, laid out flat, and in `ids`, where one id leads each stretch.
     within_row = np.cumsum(lengths) - lengths
     within_row -= np.repeat(np.cumsum(row_lengths) - row_lengths, np.bincount(stretches.rows, minlength=num_rows))
@@ -88,11 +120,22 @@ def collate(
     )
 
 
+def _of_equal_rows(ids: np.ndarray, tokenizer: Tokenizer) -> TextBatch:
+    """What `collate` gives for one stretch a row, all of one length: at a fifth of the cost."""
+    ids = ids.astype(np.int64)
+    inputs, targets = ids[:, :-1].copy(), ids[:, 1:].copy()
+    inputs[inputs == tokenizer.eos_id] = tokenizer.bos_id
+    return TextBatch(torch.from_numpy(inputs), torch.from_numpy(targets), None, None, targets.size)
+
+
 class TextTrainingBatches:
     """Endless training batches; `state` is the place after the batches handed out."""
 
-    def __init__(self, tokens: TextTokens, tokenizer: Tokenizer, sampler: TextSampler) -> None:
+    def __init__(
+        self, tokens: TextTokens, tokenizer: Tokenizer, sampler: TextSampler, *, pad_to_multiple: int = 1
+    ) -> None:
         self._tokens = tokens
+        self._pad_to_multiple = pad_to_multiple
         self._tokenizer = tokenizer
         self._sampler = sampler
 
@@ -116,7 +159,7 @@ class TextTrainingBatches:
         return self
 
     def __next__(self) -> TextBatch:
-        return collate(self._tokens, next(self._sampler), self._tokenizer)
+        return collate(self._tokens, next(self._sampler), self._tokenizer, multiple=self._pad_to_multiple)
 
 
 class TextEvaluationBatches:

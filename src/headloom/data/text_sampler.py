@@ -24,6 +24,7 @@ from headloom.data.text_store import TextTokens
 from headloom.errors import CheckpointError, ConfigError
 
 _POOL_DOCUMENTS = 1 << 16  # packed together at once
+_BATCHES_AT_ONCE = 256  # of blocks, whose places are computed together: one at a time would cost ten times as much
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ class Stretches:
 class TextSampler(Protocol):
     """Endless batches with a place that can be saved."""
 
-    epoch: int
-    """Epoch of the batch that comes next, from 0."""
+    @property
+    def epoch(self) -> int:
+        """Epoch of the batch that comes next, from 0."""
+        ...
 
     def __next__(self) -> Stretches: ...
 
@@ -78,27 +81,39 @@ class BlockSampler:
         self._seed = seed & (1 << 64) - 1  # NumPy takes no negative seed
         self.epoch = 0
         self._batch = 0
+        self._part: tuple[int, int] | None = None  # epoch and number of the batches whose places are known
+        self._starts = self._lengths = np.empty(0, np.int64)
+        self._num_blocks = 0
 
     def __next__(self) -> Stretches:
+        number, batch = divmod(self._batch, _BATCHES_AT_ONCE)
+        if self._part != (self.epoch, number):
+            self._find_part(number)
+        rows = slice(batch * self._num_rows, (batch + 1) * self._num_rows)
+        starts, lengths = self._starts[rows], self._lengths[rows]
+        self._batch += 1
+        if self._batch * self._num_rows >= self._num_blocks:
+            self.epoch, self._batch = self.epoch + 1, 0
+        return Stretches(starts, lengths, np.arange(len(starts)))
+
+    def _find_part(self, number: int) -> None:
         shift = self._shift()
-        num_blocks = -(-(self._num_targets + shift) // self._length)
-        first = self._batch * self._num_rows
-        blocks = np.arange(first, min(first + self._num_rows, num_blocks))
+        self._num_blocks = -(-(self._num_targets + shift) // self._length)
+        size = _BATCHES_AT_ONCE * self._num_rows
+        blocks = np.arange(number * size, min((number + 1) * size, self._num_blocks))
         match self._order:
             case BlockOrder.random:
-                draw = np.random.default_rng([self._seed, self.epoch, self._batch])
+                draw = np.random.default_rng([self._seed, self.epoch, number])
                 last = max(self._num_targets - self._length, 0)
                 starts = draw.integers(0, last, size=len(blocks), endpoint=True)
             case BlockOrder.shuffled:
-                starts = permuted(blocks, num_blocks, seed=self._seed, epoch=self.epoch) * self._length - shift
+                starts = permuted(blocks, self._num_blocks, seed=self._seed, epoch=self.epoch) * self._length - shift
             case BlockOrder.sequential:
                 starts = blocks * self._length
         stops = np.minimum(starts + self._length, self._num_targets)
-        starts = np.maximum(starts, 0)
-        self._batch += 1
-        if self._batch * self._num_rows >= num_blocks:
-            self.epoch, self._batch = self.epoch + 1, 0
-        return Stretches(starts, stops - starts, np.arange(len(blocks)))
+        self._starts = np.maximum(starts, 0)
+        self._lengths = stops - self._starts
+        self._part = self.epoch, number
 
     def _shift(self) -> int:
         """Targets by which the first block of the epoch is shorter than the others."""
@@ -112,6 +127,7 @@ class BlockSampler:
     def load_state(self, state: Mapping[str, int]) -> None:
         check_recipe(state, self._recipe())
         self.epoch, self._batch = state["epoch"], state["batch"]
+        self._part = None
 
     def _recipe(self) -> dict[str, int]:
         return {

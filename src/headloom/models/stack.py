@@ -6,6 +6,7 @@ Shapes: B batch, T length, D model width, N rows of a search.
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from headloom.nn.attention import KeyValues
@@ -25,8 +26,14 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
         self.dropout = Dropout(dropout)
 
-    def forward(self, token_BT: Tensor, *, first: int = 0) -> Tensor:
-        return self.dropout(self.positional.embed(self.table(token_BT) * self.scale, first=first))
+    def forward(self, token_BT: Tensor, *, first: int = 0, position_BT: Tensor | None = None) -> Tensor:
+        """x_BTD. Positions count from `first`, or are those of `position`, where sequences share a row."""
+        x_BTD = self.table(token_BT) * self.scale
+        if position_BT is None:
+            return self.dropout(self.positional.embed(x_BTD, first=first))
+        # What every scheme adds depends on the position alone, and positions are below the width of the row.
+        added_TD = self.positional.embed(torch.zeros_like(x_BTD[:1]))[0]
+        return self.dropout(x_BTD + added_TD[position_BT])
 
 
 class Stack(nn.Module):
@@ -39,14 +46,17 @@ class Stack(nn.Module):
         self.norm = norm
         self.routes_tokens = any(block.routes for block in blocks)
 
-    def forward(self, token_BT: Tensor, allowed: Tensor | None, real_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, token_BT: Tensor, allowed: Tensor | None, real_BT: Tensor | None = None, position_BT: Tensor | None = None
+    ) -> Tensor:
         """hidden_BTD. `allowed`: see `MultiHeadAttention.forward`; causal blocks need none against right padding.
 
         `real` is True on real tokens, for a mixture of experts (`routes_tokens`); None: as `allowed` says.
+        `position`: see `Embedding.forward`.
         """
         if real_BT is None and allowed is not None and allowed.dim() == 2:
             real_BT = allowed
-        x_BTD = self.embedding(token_BT)
+        x_BTD = self.embedding(token_BT, position_BT=position_BT)
         for block in self.blocks:
             x_BTD = block(x_BTD, allowed, real_BT)
         # Several layers may read it (every decoder block does): converted once.

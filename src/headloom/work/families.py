@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
-from headloom.config import saved, schema_text
+from headloom.config import saved, schema_language, schema_text
 from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
 from headloom.config.schema_position import StretchConfig
+from headloom.errors import ConfigError
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.work.base import Trained, Work
@@ -26,6 +27,10 @@ def start_work(config: TrainConfig, contents: Mapping[str, Any] | None) -> Work:
             from headloom.work.translation import TranslationWork
 
             return TranslationWork(config, contents)
+        case schema_language.LanguageModelingConfig():
+            from headloom.work.language_modeling import LanguageModelingWork
+
+            return LanguageModelingWork(config, contents)
         case _:
             raise AssertionError(config.task)
 
@@ -61,6 +66,10 @@ def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
             from headloom.work.translation import fresh_model
 
             return fresh_model(config, contents)
+        case schema_language.LanguageModelingConfig():
+            from headloom.work import language_modeling
+
+            return language_modeling.fresh_model(config, contents)
         case _:
             raise AssertionError(config.task)
 
@@ -72,6 +81,10 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
             from headloom.work.translation_use import evaluate_translation
 
             return evaluate_translation(trained, config, output)
+        case schema_language.LanguageModelingConfig():
+            from headloom.work.language_modeling_use import evaluate_language_model
+
+            return evaluate_language_model(trained, config, output)
         case _:
             raise AssertionError(trained.config.task)
 
@@ -83,5 +96,7 @@ def predict(trained: Trained, config: TranslateConfig, lines: Iterator[str | Non
             from headloom.work.translation_use import predict_translation
 
             return predict_translation(trained, config, lines)
+        case schema_language.LanguageModelingConfig():
+            raise ConfigError("translate.py does not continue the lines of a language model yet: use evaluate.py")
         case _:
             raise AssertionError(trained.config.task)

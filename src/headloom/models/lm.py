@@ -1,0 +1,87 @@
+"""The decoder-only language model.
+
+Shapes: B batch, T length, D model width, V vocabulary, N rows of a search.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headloom.models.stack import Stack
+from headloom.nn.attention import KeyValues
+
+
+class LanguageModel(nn.Module):
+    """Decoder-only Transformer (Liu et al. 2018, section 4.2.3; Radford et al. 2018, section 3.1).
+
+    `stack` is causal. `output` projects to the vocabulary and has no bias;
+    tied, its weight is the embedding's table (Press and Wolf 2017).
+    """
+
+    def __init__(self, stack: Stack, output: nn.Linear) -> None:
+        super().__init__()
+        self.stack = stack
+        self.output = output
+        self.routes_tokens = stack.routes_tokens
+
+    def forward(
+        self,
+        token_BT: Tensor,
+        stretch_BT: Tensor | None = None,
+        position_BT: Tensor | None = None,
+        real_BT: Tensor | None = None,
+    ) -> Tensor:
+        """hidden_BTD that predicts, at each position, the token after it.
+
+        Where several documents share a row, `stretch` numbers them: a token
+        sees its own stretch only, and `position` is its place in it. That takes
+        a mask, which PyTorch's Flash kernel does not; without stretches
+        attention is causal and nothing else, and the kernel is eligible.
+        Padding on the right needs no mask: what is real never sees it; only a
+        mixture of experts (`routes_tokens`) asks which tokens are real.
+        """
+        allowed_BTT = None if stretch_BT is None else stretch_BT[:, :, None] == stretch_BT[:, None, :]
+        return self.stack(token_BT, allowed_BTT, real_BT, position_BT)
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Scores of every token, in float32."""
+        return F.linear(hidden_ND, self.output.weight).float()
+
+    @property
+    def output_weight(self) -> Tensor:
+        """weight_VD that turns hidden states into logits."""
+        return self.output.weight
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest text in tokens, bos included; None: any."""
+        return self.stack.embedding.positional.max_length
+
+    def start(self, prompt_NT: Tensor, *, max_length: int) -> "LanguageModelState":
+        """The step function of a search whose rows have read `prompt`, which may have no column.
+
+        `max_length`: tokens of a row at most, those of the prompt included.
+        """
+        state = LanguageModelState(self, self.stack.start(prompt_NT.size(0), max_length))
+        if prompt_NT.size(1):
+            self.stack.step(prompt_NT, state.caches)
+        return state
+
+
+@dataclass
+class LanguageModelState:
+    """The model between two steps of a search."""
+
+    model: LanguageModel
+    caches: list[KeyValues]
+
+    def step(self, token_N: Tensor) -> Tensor:
+        """logits_NV, in float32, of what follows `token_N` in each row."""
+        hidden_N1D = self.model.stack.step(token_N[:, None], self.caches)
+        return self.model.logits(hidden_N1D[:, 0])
+
+    def reorder(self, index_N: Tensor) -> None:
+        """Row i continues what row `index_N[i]` was; there may be fewer or more rows than before."""
+        for cache in self.caches:
+            cache.reorder(index_N)

@@ -1,0 +1,81 @@
+"""Language modelling: every token of a text, given those before it."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from headloom.bar import progress_bar
+from headloom.data.text_batch import TextBatch, TextEvaluationBatches
+from headloom.decoding.translator import evaluating
+from headloom.errors import ConfigError
+from headloom.models.lm import LanguageModel
+from headloom.nn.loss import LossSum, sequence_loss
+
+HEADLINES = {"loss": False, "bits_per_character": False, "accuracy": True}
+"""Metrics that can choose the best checkpoint, and whether higher is better."""
+
+
+class LanguageModelingTask:
+    """Cross-entropy with label smoothing in training, without it in evaluation.
+
+    Raises:
+        ConfigError: `headline` is none of HEADLINES.
+    """
+
+    def __init__(self, *, label_smoothing: float, headline: str) -> None:
+        if headline not in HEADLINES:
+            raise ConfigError(f"task.headline ({headline}) must be one of {', '.join(HEADLINES)}")
+        self.label_smoothing = label_smoothing
+        self.headline = headline
+        self.higher_is_better = HEADLINES[headline]
+
+    def loss_sum(self, model: LanguageModel, batch: TextBatch) -> LossSum:
+        """Smoothed cross-entropy of the targets of `batch`, each given the tokens before it in its row."""
+        hidden_BTD = model(
+            batch.input_BT, batch.stretch_BT, batch.position_BT, batch.real_BT() if model.routes_tokens else None
+        )
+        return sequence_loss(hidden_BTD, batch.target_BT, model.output_weight, label_smoothing=self.label_smoothing)
+
+    def evaluate(
+        self,
+        model: LanguageModel,
+        batches: TextEvaluationBatches,
+        *,
+        device: torch.device,
+        autocast_dtype: torch.dtype | None,
+        description: str = "evaluation",
+    ) -> Mapping[str, float]:
+        """Score `model` on a text, every token once; no result depends on how it is batched.
+
+        loss: nats a token, eos of each document counted, never smoothed.
+        perplexity: its exponential. bits_per_character, bits_per_byte: the same
+        total over the characters and the UTF-8 bytes of the text, in bits, so
+        that models with different tokenizers compare. accuracy: share of tokens
+        that get the highest logit.
+
+        The model is afterwards in the mode it was in, and no random number is
+        drawn. `description` names the progress bar.
+        """
+        # Sums stay on the device until the end, and in float64: the order of batches must not show.
+        nll = torch.zeros((), dtype=torch.float64, device=device)
+        num_correct = torch.zeros((), dtype=torch.int64, device=device)
+        num_targets = 0
+        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+            for batch in progress_bar(batches, desc=f"{description}: loss", unit="batch", leave=False):
+                sums = self.loss_sum(model, batch.to(device))
+                nll += sums.nll
+                num_correct += sums.num_correct
+                num_targets += sums.num_targets
+        tokens = batches.tokens
+        assert num_targets == len(tokens), "windows score every target once"
+        loss = nll.item() / num_targets
+        bits = nll.item() / math.log(2)
+        return {
+            "loss": loss,
+            # exp of more than 709 overflows; NaN stays NaN.
+            "perplexity": math.inf if loss > 700 else math.exp(loss),
+            "bits_per_character": bits / tokens.num_characters,
+            "bits_per_byte": bits / tokens.num_bytes,
+            "accuracy": num_correct.item() / num_targets,
+        }

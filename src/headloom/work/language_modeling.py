@@ -1,0 +1,104 @@
+"""Language modelling as a work: running text, one tokenizer, a decoder-only model, continuations and attention maps."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from headloom import build_language as build
+from headloom.config.schema import TrainConfig
+from headloom.data.text_batch import TextBatch
+from headloom.data.text_store import TextTokens, tokenize_text
+from headloom.data.tokenizer import tokenizer_from_state
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.translator import evaluating
+from headloom.insight.attention_maps import attention_figures
+from headloom.insight.dashboard import Dashboard
+from headloom.models.lm import LanguageModel
+from headloom.nn.attention import recording_attention
+from headloom.tasks.language_modeling import LanguageModelingTask
+
+MAPPED_TOKENS = 24
+"""Tokens of the text whose attention is drawn, bos counted."""
+
+PROMPT_TOKENS, CONTINUED_TOKENS = 32, 64
+"""Tokens of a sample that the model reads, and that it writes, at most."""
+
+
+def saved_tokenizer(contents: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a checkpoint."""
+    return tokenizer_from_state(contents["tokenizers"]["text"])
+
+
+def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> LanguageModel:
+    """The model of a checkpoint, before its weights are loaded."""
+    return build.build_language_model(config, vocab_size=saved_tokenizer(contents).vocab_size)
+
+
+class LanguageModelingWork:
+    """See `work.base.Work`."""
+
+    model: LanguageModel
+    task: LanguageModelingTask
+
+    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None) -> None:
+        self.config = config
+        self.corpus = build.build_text_corpus(config.data)
+        prepared = config.data.folder / "prepared"
+        if contents is None:
+            self.tokenizer = build.build_running_text_tokenizer(config.tokenizer, self.corpus.train, prepared)
+        else:
+            self.tokenizer = saved_tokenizer(contents)
+        self.train_tokens, self.valid_tokens = (
+            tokenize_text(text, self.tokenizer, folder=prepared, description=f"{self.corpus.name} {name}")
+            for name, text in (("train", self.corpus.train), ("valid", self.corpus.valid))
+        )
+        self.train_batches = build.build_training_batches(config, self.train_tokens, self.tokenizer)
+        self.valid_batches = build.build_evaluation_batches(config, self.valid_tokens, self.tokenizer)
+
+    @property
+    def corpus_fingerprint(self) -> str:
+        return self.corpus.train.fingerprint
+
+    def summary(self) -> str:
+        def counted(tokens: TextTokens) -> str:
+            documents = f" in {tokens.num_documents:,} documents" if tokens.num_documents > 1 else ""
+            return f"{len(tokens):,} tokens of {tokens.num_characters:,} characters{documents}"
+
+        return (
+            f"{self.corpus.name}: {counted(self.train_tokens)} to train on, {counted(self.valid_tokens)} to validate "
+            f"on; vocabulary {self.tokenizer.vocab_size}"
+        )
+
+    def saved(self) -> dict[str, Any]:
+        return {"tokenizers": {"text": self.tokenizer.state()}}
+
+    def texts(self, batch: TextBatch) -> Sequence[str]:
+        return [self.tokenizer.decode(row) for row in batch.target_BT.tolist()]
+
+    def build(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        self.device, self.dtype = device, dtype
+        self.model = build.build_language_model(self.config, vocab_size=self.tokenizer.vocab_size)
+        self.model.to(device).train()
+        self.task = build.build_language_task(self.config.task)
+
+    def validate(self, step: int, dashboard: Dashboard) -> Mapping[str, float]:
+        metrics = self.task.evaluate(
+            self.model,
+            self.valid_batches,
+            device=self.device,
+            autocast_dtype=self.dtype,
+            description="validation",
+        )
+        self._draw_attention(step, dashboard)
+        return metrics
+
+    def _draw_attention(self, step: int, dashboard: Dashboard) -> None:
+        """How the first tokens of the validation text attend."""
+        text = self.valid_tokens.targets(0, min(MAPPED_TOKENS - 1, len(self.valid_tokens))).tolist()
+        input_ids = [self.tokenizer.bos_id, *text]
+        with evaluating(self.model), recording_attention(self.model) as weights:
+            self.model(torch.tensor([input_ids], device=self.device))
+        pieces = self.tokenizer.pieces(input_ids)
+        for tag, pixels in attention_figures(weights, source_pieces=pieces, target_pieces=pieces):
+            dashboard.figure(step, tag, pixels)
