@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headloom.build_model import build_model
+from headloom.build_parts import Parts
 from headloom.config import schema_model, schema_parts, schema_position
 from headloom.nn.loss import IGNORE, sequence_loss
 from headloom.reference import parts
@@ -69,14 +70,14 @@ def shaken(model: nn.Module) -> nn.Module:
 class Draw:
     """A random configuration, ours and the reference's."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **fixed: Any) -> None:
         rng = self.rng = np.random.default_rng(seed)
 
         def one(*choices: Any) -> Any:
             return choices[rng.integers(len(choices))]
 
         heads, kv_heads = one((1, 1), (2, 1), (2, 2), (4, 2), (6, 3), (3, 3))
-        self.tying = one("none", "decoder", "all")
+        self.tying = fixed.get("tying") or one("none", "decoder", "all")
         self.source_vocab_size = one(7, 11)
         self.target_vocab_size = self.source_vocab_size if self.tying == "all" else one(7, 13)
         self.settings = Settings(
@@ -84,11 +85,9 @@ class Draw:
             num_heads=heads,
             num_kv_heads=kv_heads,
             d_ff=one(8, 16),
-            num_encoder_layers=one(1, 2, 3),
-            num_decoder_layers=one(1, 2, 3),
-            source_vocab_size=self.source_vocab_size,
-            target_vocab_size=self.target_vocab_size,
-            position=one("none", "sinusoidal", "learned", "rope"),
+            num_layers={"encoder": one(1, 2, 3), "decoder": one(1, 2, 3)},
+            vocab_size={"encoder": self.source_vocab_size, "decoder": self.target_vocab_size},
+            position=one("none", "sinusoidal", "learned", "rope", "alibi"),
             max_length=64,
             rope_base=one(10_000.0, 100.0),
             placement=one("pre", "post"),
@@ -118,6 +117,7 @@ class Draw:
             "sinusoidal": schema_position.SinusoidalConfig,
             "learned": lambda: schema_position.LearnedConfig(max_length=s.max_length),
             "rope": lambda: schema_position.RopeConfig(base=s.rope_base),
+            "alibi": schema_position.AlibiConfig,
         }[s.position]()
         norm = {"pre": schema_parts.PreNormConfig, "post": schema_parts.PostNormConfig}[s.placement]
         feed_forward = {
@@ -132,8 +132,8 @@ class Draw:
             "feed_forward": feed_forward[s.activation](d_ff=s.d_ff),
             "model": model
             | {
-                "num_encoder_layers": s.num_encoder_layers,
-                "num_decoder_layers": s.num_decoder_layers,
+                "num_encoder_layers": s.num_layers["encoder"],
+                "num_decoder_layers": s.num_layers["decoder"],
                 "tying": schema_model.Tying[s.tying],
                 "scale_embedding": s.scale_embedding,
                 "dropout": 0.3,
@@ -170,3 +170,30 @@ def test_the_encoder_decoder_is_the_references(make_config, seed):
     np.testing.assert_allclose(our_logits_BTV, logits_BTV, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(our_loss.item(), loss, rtol=1e-10)
     assert_same_gradients(ours, backward(*loss_backward(1.0)), draw.tying)
+
+
+@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_stack_by_itself_is_the_references(make_config, stack, seed):
+    """An encoder with padding; a decoder without encoder, whose rows may hold several documents."""
+    draw = Draw(seed, tying="none")
+    B, T = draw.rng.integers(1, 4), draw.rng.integers(2, 8)
+    table = nn.Embedding(draw.settings.vocab_size[stack], draw.settings.d_model)
+    modules = Parts(make_config(**draw.sections()))
+    build = modules.encoder if stack == "encoder" else modules.causal_stack
+    ours = shaken(nn.ModuleDict({stack: build(table, num_layers=draw.settings.num_layers[stack])}))
+    reference = Transformer(draw.settings, reference_weights(ours, "none"))
+    token_BT = draw.tokens(B, T, draw.settings.vocab_size[stack])
+    if stack == "encoder":
+        allowed = draw.allowed(B, T)
+        expected_BTD, backward = reference.encoder(token_BT, allowed)
+    else:
+        document_BT = draw.rng.integers(0, 2, (B, T)).cumsum(1)
+        allowed = None if draw.rng.random() < 0.5 else document_BT[:, :, None] == document_BT[:, None]
+        expected_BTD, backward = reference.decoder(token_BT, allowed, None)
+    hidden_BTD = ours[stack](torch.from_numpy(token_BT), None if allowed is None else torch.from_numpy(allowed))
+    np.testing.assert_allclose(hidden_BTD.detach().numpy(), expected_BTD, rtol=1e-10, atol=1e-10)
+    dhidden_BTD = draw.rng.normal(size=expected_BTD.shape)
+    backward(dhidden_BTD)
+    hidden_BTD.backward(torch.from_numpy(dhidden_BTD))
+    assert_same_gradients(ours, reference.gradients, "none")

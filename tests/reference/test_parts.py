@@ -63,7 +63,8 @@ def test_the_derivative_of_an_activation_is_that_of_differences(rng, activation)
 
 
 def test_the_derivative_of_a_rotation_is_that_of_differences(rng):
-    assert_derivatives(parts.rotate, rng.normal(size=(1, 2, 3, 4)), base=100.0)
+    position_BT = np.array([[0, 1, 2], [5, 0, 1]])
+    assert_derivatives(parts.rotate, rng.normal(size=(2, 2, 3, 4)), given=(position_BT,), base=100.0)
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
@@ -95,8 +96,9 @@ def test_the_derivative_of_an_embedding_is_that_of_differences(rng):
 def test_the_derivative_of_a_whole_model_is_that_of_differences(rng, family, placement, pooling):
     """At one number of every weight; the weights start from an empty dictionary."""
     settings = Settings(
-        d_model=8, num_heads=2, num_kv_heads=1, d_ff=6, num_encoder_layers=2, num_decoder_layers=2, source_vocab_size=5,
-        target_vocab_size=6, num_classes=3, position="learned", max_length=7, placement=placement, activation="swiglu",
+        d_model=8, num_heads=2, num_kv_heads=1, d_ff=6, num_layers={"encoder": 2, "decoder": 2},
+        vocab_size={"encoder": 5, "decoder": 6}, num_classes=3, position="learned", max_length=7,
+        placement=placement, activation="swiglu",
         tying="decoder", pooling=pooling,
     )  # fmt: skip
     source_BS, target_BT = rng.integers(0, 5, (2, 4)), rng.integers(0, 6, (2, 6))
@@ -135,7 +137,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros(rng):
 
 def test_sinusoids_are_the_papers():
     """Vaswani et al. (2017), section 3.5, at position 3 of a width of 4."""
-    np.testing.assert_allclose(parts.sinusoids(4, 4)[3], [np.sin(3), np.cos(3), np.sin(0.03), np.cos(0.03)])
+    np.testing.assert_allclose(parts.sinusoids(np.array([3]), 4)[0], [np.sin(3), np.cos(3), np.sin(0.03), np.cos(0.03)])
 
 
 def test_alibi_slopes_are_the_papers():
@@ -147,6 +149,6 @@ def test_alibi_slopes_are_the_papers():
 def test_a_score_of_turned_vectors_depends_on_their_distance_only(rng):
     """Su et al. (2021), equation 16."""
     x_BHTK = np.broadcast_to(rng.normal(size=4), (1, 1, 9, 4))
-    turned_BHTK, _ = parts.rotate(x_BHTK, base=10.0)
+    turned_BHTK, _ = parts.rotate(x_BHTK, np.arange(9)[None], base=10.0)
     scores_TT = turned_BHTK[0, 0] @ turned_BHTK[0, 0].T
     np.testing.assert_allclose(np.diagonal(scores_TT, 3), scores_TT[0, 3])

@@ -57,8 +57,8 @@ def main(arguments: list[str] | None = None) -> float:
 
     rng = np.random.default_rng(options.seed)
     sizes = {"d_model": options.width, "d_ff": 4 * options.width, "num_heads": NUM_HEADS, "num_kv_heads": NUM_HEADS}
-    decoder = {"num_decoder_layers": options.layers, "target_vocab_size": len(characters)}
-    settings = Settings(**sizes, **decoder, position="rope", tying="decoder")
+    depth, vocabulary = {"decoder": options.layers}, {"decoder": len(characters)}
+    settings = Settings(**sizes, num_layers=depth, vocab_size=vocabulary, position="rope", tying="decoder")
     model = Transformer(settings, {}, rng, watch=_write_row)
     adam = Adam(model.weights)
     started_at = time.monotonic()

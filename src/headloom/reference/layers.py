@@ -28,10 +28,8 @@ class Settings:
     num_heads: int
     num_kv_heads: int
     d_ff: int
-    num_encoder_layers: int = 0
-    num_decoder_layers: int = 0
-    source_vocab_size: int = 0
-    target_vocab_size: int = 0
+    num_layers: dict[str, int]  # of the "encoder" and the "decoder", where there is one
+    vocab_size: dict[str, int]
     num_classes: int = 0
     pooling: Literal["cls", "mean"] = "cls"
     position: Literal["none", "sinusoidal", "learned", "rope", "alibi"] = "sinusoidal"
@@ -78,7 +76,7 @@ class Layers:
         return out_BTD, backward
 
     def attention(
-        self, name: str, x_BTD: Array, memory_BSD: Array, allowed_B1TS: Array | None, *, has_order: bool
+        self, name: str, x_BTD: Array, memory_BSD: Array, allowed_B1TS: Array | None, *, position_BT: Array | None
     ) -> Result:
         """Multi-head attention: Vaswani et al. (2017), section 3.2.2. Its backward returns dx_BTD, dmemory_BSD."""
         D, H, G = self.settings.d_model, self.settings.num_heads, self.settings.num_kv_heads
@@ -87,11 +85,10 @@ class Layers:
         q_BHTK = parts.split_heads(q_BTE, H)
         k_BGSK, v_BGSK = np.split(parts.split_heads(kv_BSE, 2 * G), 2, axis=1)
         bias_HTS = None
-        is_turned = has_order and self.settings.position == "rope"
-        if is_turned:
-            q_BHTK, turn_q_back = parts.rotate(q_BHTK, base=self.settings.rope_base)
-            k_BGSK, turn_k_back = parts.rotate(k_BGSK, base=self.settings.rope_base)
-        elif has_order and self.settings.position == "alibi":
+        if self.settings.position == "rope" and position_BT is not None:
+            q_BHTK, turn_q_back = parts.rotate(q_BHTK, position_BT, base=self.settings.rope_base)
+            k_BGSK, turn_k_back = parts.rotate(k_BGSK, position_BT, base=self.settings.rope_base)
+        elif self.settings.position == "alibi" and position_BT is not None:
             bias_HTS = parts.alibi(H, q_BHTK.shape[2], k_BGSK.shape[2])
         out_BHTK, weights_BHTS, product_backward = parts.attention(q_BHTK, k_BGSK, v_BGSK, allowed_B1TS, bias_HTS)
         out_BTD, output_backward = self.linear(f"{name}.output", parts.merge_heads(out_BHTK), D)
@@ -104,7 +101,7 @@ class Layers:
         def backward(dout_BTD: Array) -> tuple[Array, Array]:
             (dout_BTE,) = output_backward(dout_BTD)
             dq_BHTK, dk_BGSK, dv_BGSK = product_backward(parts.split_heads(dout_BTE, H))
-            if is_turned:
+            if self.settings.position == "rope" and position_BT is not None:
                 dq_BHTK, dk_BGSK = turn_q_back(dq_BHTK)[0], turn_k_back(dk_BGSK)[0]
             dkv_BSE = parts.merge_heads(np.concatenate([dk_BGSK, dv_BGSK], axis=1))
             return *query_backward(parts.merge_heads(dq_BHTK)), *key_value_backward(dkv_BSE)
@@ -122,24 +119,24 @@ class Layers:
         self.watch(f"{name}.out_BTD", out_BTD, "f(x W) V: Vaswani et al. (2017), eq. 2")
         return out_BTD, lambda dout_BTD: up_backward(*activation_backward(*down_backward(dout_BTD)))
 
-    def embed(self, stack: str, token_BT: Array, vocab_size: int) -> Result:
+    def embed(self, stack: str, token_BT: Array, position_BT: Array) -> Result:
         """Rows of the table, scaled, plus positions: Vaswani et al. (2017), 3.4 and 3.5. Tokens have no gradient."""
-        T, D = token_BT.shape[1], self.settings.d_model
+        D = self.settings.d_model
         table, position = "decoder.table" if self.settings.tying == "all" else f"{stack}.table", f"{stack}.position"
         scale = D**0.5 if self.settings.scale_embedding else 1.0
-        x_BTD, table_backward = parts.embed(token_BT, self.weight(table, vocab_size, D), scale=scale)
+        x_BTD, table_backward = parts.embed(
+            token_BT, self.weight(table, self.settings.vocab_size[stack], D), scale=scale
+        )
         if self.settings.position == "sinusoidal":
-            x_BTD += parts.sinusoids(T, D)
+            x_BTD += parts.sinusoids(position_BT, D)
         elif self.settings.position == "learned":  # Gehring et al. (2017), section 3.1
-            x_BTD += self.weight(position, self.settings.max_length, D)[:T]
+            x_BTD += self.weight(position, self.settings.max_length, D)[position_BT]
         self.watch(f"{stack}.x_BTD", x_BTD, "embedding plus position: Vaswani et al. (2017), 3.4, 3.5")
 
         def backward(dx_BTD: Array) -> tuple[()]:
             self._add(table, *table_backward(dx_BTD))
             if self.settings.position == "learned":
-                dposition_TD = np.zeros_like(self.weights[position])
-                dposition_TD[:T] = dx_BTD.sum(0)
-                self._add(position, dposition_TD)
+                self._add(position, *parts.embed(position_BT, self.weights[position], scale=1)[1](dx_BTD))
             return ()
 
         return x_BTD, backward
@@ -157,7 +154,7 @@ class Layers:
     def output(self, hidden_BTD: Array) -> Result:
         """One logit a token of the vocabulary, h Wᵀ; tied, W is a table: Press and Wolf (2017), section 3."""
         name = "output.table" if self.settings.tying == "none" else "decoder.table"
-        weight_VD = self.weight(name, self.settings.target_vocab_size, self.settings.d_model)
+        weight_VD = self.weight(name, self.settings.vocab_size["decoder"], self.settings.d_model)
         logits_BTV, linear_backward = parts.linear(hidden_BTD, weight_VD.T)
         self.watch("logits_BTV", logits_BTV, "linear map before the softmax: Vaswani et al. (2017), 3.4")
 

@@ -26,16 +26,18 @@ class Transformer(Layers):
         """logits_BTV of the token after each of `target`: Vaswani et al. (2017), figure 1."""
         memory_BSD, encoder_backward = self.encoder(source_BS, allowed_BS)
         keys_B11S = None if allowed_BS is None else allowed_BS[:, None, None]
-        hidden_BTD, decoder_backward = self.decoder(target_BT, None, memory_BSD, keys_B11S)
+        hidden_BTD, decoder_backward = self.decoder(target_BT, None, None, memory_BSD, keys_B11S)
         logits_BTV, output_backward = self.output(hidden_BTD)
         return logits_BTV, self._gradients(output_backward, decoder_backward, encoder_backward)
 
-    def language_model(self, token_BT: Array, allowed_BTT: Array | None = None) -> tuple[Array, Gradients]:
+    def language_model(
+        self, token_BT: Array, allowed_BTT: Array | None = None, position_BT: Array | None = None
+    ) -> tuple[Array, Gradients]:
         """logits_BTV of the token after each: a decoder without encoder, Radford et al. (2018), section 3.1.
 
-        `allowed`, where given, narrows the causal mask, as for documents that share a row.
+        For documents that share a row, `allowed` narrows the causal mask and `position` counts within each.
         """
-        hidden_BTD, decoder_backward = self.decoder(token_BT, allowed_BTT)
+        hidden_BTD, decoder_backward = self.decoder(token_BT, allowed_BTT, position_BT)
         logits_BTV, output_backward = self.output(hidden_BTD)
         return logits_BTV, self._gradients(output_backward, decoder_backward)
 
@@ -55,34 +57,34 @@ class Transformer(Layers):
 
     def encoder(self, token_BS: Array, allowed_BS: Array | None) -> Result:
         """memory_BSD: Vaswani et al. (2017), section 3.1."""
-        sizes = self.settings.num_encoder_layers, self.settings.source_vocab_size
-        return self._stack("encoder", *sizes, token_BS, None if allowed_BS is None else allowed_BS[:, None, None])
+        return self._stack("encoder", token_BS, None if allowed_BS is None else allowed_BS[:, None, None], None)
 
-    def decoder(self, token_BT: Array, allowed_BTT: Array | None, *memory: Any) -> Result:
+    def decoder(self, token_BT: Array, allowed_BTT: Array | None, position_BT: Array | None, *memory: Any) -> Result:
         """hidden_BTD: Vaswani et al. (2017), section 3.1. `memory`: memory_BSD and allowed_B11S, or nothing."""
-        sizes = self.settings.num_decoder_layers, self.settings.target_vocab_size
         allowed_BTT = parts.causal(token_BT.shape[1])[None] & (True if allowed_BTT is None else allowed_BTT)
-        return self._stack("decoder", *sizes, token_BT, allowed_BTT[:, None], *memory)
+        return self._stack("decoder", token_BT, allowed_BTT[:, None], position_BT, *memory)
 
     def _stack(
-        self, stack: str, num_layers: int, vocab_size: int, token_BT: Array, allowed_B1TT: Array | None, *memory: Any
+        self, stack: str, token_BT: Array, allowed_B1TT: Array | None, position_BT: Array | None, *memory: Any
     ) -> Result:
         """Layers of self-attention, attention to `memory` where there is one, feed-forward: Vaswani et al. (2017), 3.1.
 
         Its backward returns dmemory_BSD where there is a memory: tokens have no gradient.
         """
+        if position_BT is None:
+            position_BT = np.broadcast_to(np.arange(token_BT.shape[1]), token_BT.shape)
 
         def self_attention(name: str, y_BTD: Array) -> Result:
-            out_BTD, backward = self.attention(name, y_BTD, y_BTD, allowed_B1TT, has_order=True)
+            out_BTD, backward = self.attention(name, y_BTD, y_BTD, allowed_B1TT, position_BT=position_BT)
             return out_BTD, lambda dout_BTD: (sum(backward(dout_BTD)),)
 
         def cross_attention(name: str, y_BTD: Array) -> Result:
-            return self.attention(name, y_BTD, *memory, has_order=False)  # positions of the two have no common measure
+            return self.attention(name, y_BTD, *memory, position_BT=None)  # the two have no common measure of order
 
         sublayers = {"self": self_attention, "cross": cross_attention, "feed_forward": self.feed_forward}
-        x_BTD, embed_backward = self.embed(stack, token_BT, vocab_size)
+        x_BTD, embed_backward = self.embed(stack, token_BT, position_BT)
         backwards = []
-        for layer, kind in product(range(num_layers), sublayers):
+        for layer, kind in product(range(self.settings.num_layers[stack]), sublayers):
             if kind != "cross" or memory:
                 name = f"{stack}.{layer}.{kind}"
                 x_BTD, residual_backward = self.residual(name, x_BTD, partial(sublayers[kind], name))

@@ -106,27 +106,27 @@ def swiglu(x_BTE: Array) -> Result:
 _erf = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
 
 
-def sinusoids(length: int, width: int, *, base: float = 10_000.0) -> Array:
-    """position_TD: sin(t / base^(2i/D)) in channel 2i, cos in 2i + 1: Vaswani et al. (2017), section 3.5."""
-    angle_TK = _angles(length, width, base)
-    return np.stack([np.sin(angle_TK), np.cos(angle_TK)], axis=-1).reshape(length, -1)[:, :width]
+def sinusoids(position_BT: Array, width: int) -> Array:
+    """sin(t / 10000^(2i/D)) in channel 2i, cos in 2i + 1, of each position t: Vaswani et al. (2017), section 3.5."""
+    angle_BTK = _angles(position_BT, width, 10_000.0)
+    return np.stack([np.sin(angle_BTK), np.cos(angle_BTK)], axis=-1).reshape(*position_BT.shape, -1)[..., :width]
 
 
-def rotate(x_BHTK: Array, *, base: float) -> Result:
-    """Channels k and k + K/2 of token t, as a point of the plane, turned by t / base^(2k/K).
+def rotate(x_BHTK: Array, position_BT: Array, *, base: float) -> Result:
+    """Channels k and k + K/2 of a token at position t, as a point of the plane, turned by t / base^(2k/K).
 
     Su et al. (2021), equation 15. The paper pairs neighbours instead, which is
     this with the channels of queries and keys in another order.
     """
-    angle_TK = _angles(x_BHTK.shape[-2], x_BHTK.shape[-1], base)
-    cos_TK, sin_TK = np.cos(angle_TK).astype(x_BHTK.dtype), np.sin(angle_TK).astype(x_BHTK.dtype)
+    angle_B1TK = _angles(position_BT, x_BHTK.shape[-1], base)[:, None]
+    cos_B1TK, sin_B1TK = np.cos(angle_B1TK).astype(x_BHTK.dtype), np.sin(angle_B1TK).astype(x_BHTK.dtype)
 
-    def turn(x_BHTK: Array, sin_TK: Array) -> Array:
+    def turn(x_BHTK: Array, sin_B1TK: Array) -> Array:
         a_BHTK, b_BHTK = np.split(x_BHTK, 2, axis=-1)
-        return np.concatenate([a_BHTK * cos_TK - b_BHTK * sin_TK, a_BHTK * sin_TK + b_BHTK * cos_TK], axis=-1)
+        return np.concatenate([a_BHTK * cos_B1TK - b_BHTK * sin_B1TK, a_BHTK * sin_B1TK + b_BHTK * cos_B1TK], axis=-1)
 
     # A rotation's transpose turns back.
-    return turn(x_BHTK, sin_TK), lambda dy_BHTK: (turn(dy_BHTK, -sin_TK),)
+    return turn(x_BHTK, sin_B1TK), lambda dy_BHTK: (turn(dy_BHTK, -sin_B1TK),)
 
 
 def alibi(num_heads: int, num_queries: int, num_keys: int) -> Array:
@@ -144,9 +144,9 @@ def alibi(num_heads: int, num_queries: int, num_keys: int) -> Array:
     return -np.array(slopes[:num_heads])[:, None, None] * distance_TS
 
 
-def _angles(length: int, width: int, base: float) -> Array:
-    """angle[t, i] = t / base^(2i / width)."""
-    return np.arange(length)[:, None] / base ** (np.arange(0, width, 2) / width)
+def _angles(position_BT: Array, width: int, base: float) -> Array:
+    """angle_BTK: t / base^(2i / width) of each position t and i < width / 2."""
+    return position_BT[..., None] / base ** (np.arange(0, width, 2) / width)
 
 
 def causal(length: int) -> Array:
