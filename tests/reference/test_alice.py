@@ -68,8 +68,9 @@ def test_a_prepared_corpus_is_found(tmp_path, monkeypatch, capsys, text):
         (["--text", "missing.txt"], "--text missing.txt cannot be read as UTF-8 text"),
         (["--text", "latin.txt"], "--text latin.txt cannot be read as UTF-8 text"),
         (["--text", "short.txt"], "short.txt has 5 characters, too few for pieces of 64: give a longer --text"),
-        (["--width", "12"], "width a multiple of 8"),
-        (["--steps", "0"], "must be at least 1"),
+        (["--width", "12"], "--width 12 (width of the residual stream, a multiple of 8) must be at least 8"),
+        (["--steps", "0"], "--steps 0 (updates of the weights) must be at least 1"),
+        (["--seed", "-1"], "--seed -1 (of weights, pieces and sample) must be at least 0"),
     ],
 )
 def test_what_cannot_work_gets_one_line(tmp_path, monkeypatch, arguments, message):

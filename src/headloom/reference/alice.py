@@ -24,14 +24,14 @@ from headloom.reference.layers import Settings
 from headloom.reference.model import Transformer
 from headloom.reference.parts import Array
 
-OPTIONS = {
-    "steps": (2000, "updates of the weights"),
-    "batch": (16, "pieces of text a step"),
-    "length": (64, "characters of a piece"),
-    "width": (64, "width of the residual stream, a multiple of 8"),
-    "layers": (2, "layers"),
-    "seed": (0, "of weights, pieces and sample"),
-    "sample": (400, "characters to write at the end"),
+OPTIONS = {  # default, least, meaning
+    "steps": (2000, 1, "updates of the weights"),
+    "batch": (16, 1, "pieces of text a step"),
+    "length": (64, 1, "characters of a piece"),
+    "width": (64, 8, "width of the residual stream, a multiple of 8"),
+    "layers": (2, 1, "layers"),
+    "seed": (0, 0, "of weights, pieces and sample"),
+    "sample": (400, 0, "characters to write at the end"),
 }
 ALICE = Path("data/alice29.txt")  # where train.py with data=alice keeps it
 NUM_HEADS, PEAK_LEARNING_RATE, WARMUP_STEPS = 4, 6e-3, 50
@@ -41,11 +41,12 @@ def main(arguments: list[str] | None = None) -> float:
     """Train and write as the command line says; returns the loss on held-out text in nats a character."""
     parser = argparse.ArgumentParser("python -m headloom.reference.alice", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--text", type=Path, metavar="FILE", help=f"UTF-8; default: {ALICE}")
-    for name, (default, meaning) in OPTIONS.items():
+    for name, (default, _, meaning) in OPTIONS.items():
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{meaning}; default: {default}")
     options = parser.parse_args(arguments)
-    if min(options.steps, options.batch, options.length, options.layers, options.width) < 1 or options.width % 8:
-        sys.exit("steps, batch, length, layers and width must be at least 1, and width a multiple of 8")
+    for name, (_, least, meaning) in OPTIONS.items():
+        if (value := getattr(options, name)) < least or (name == "width" and value % 8):
+            sys.exit(f"--{name} {value} ({meaning}) must be at least {least}")
     T = options.length
     text, origin = read_text(options.text)
     if len(text) < 20 * T:
