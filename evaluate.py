@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from headloom.config import launch
-from headloom.config.schema import EvaluateConfig
+from headloom.config.schema_use import EvaluateConfig
 
 
 def evaluate(config: EvaluateConfig) -> None:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from headloom.config import launch
-from headloom.config.schema import TranslateConfig
+from headloom.config.schema_use import TranslateConfig
 
 
 def translate(config: TranslateConfig) -> None:

@@ -13,10 +13,10 @@ import torch
 from headloom import run
 from headloom.average import average
 from headloom.config.module_command import parse
-from headloom.config.schema import EvaluateConfig, EvaluateDataConfig, Split
 from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_decoding import GreedyConfig
 from headloom.config.schema_training import Device, Precision
+from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split
 from headloom.errors import CheckpointError, ConfigError
 from headloom.training.checkpoint import load_checkpoint
 from headloom.training.checkpoint_average import STATE_OF_A_RUN

@@ -16,12 +16,13 @@ import torch
 
 from headloom import run
 from headloom.config import saved
-from headloom.config.schema import EvaluateConfig, EvaluateDataConfig, Split, TrainConfig, TranslateConfig
+from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import TsvConfig
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_position import LearnedConfig
 from headloom.config.schema_text import BpeConfig, ByteConfig, Headline, TranslationConfig
 from headloom.config.schema_training import Device, Precision
+from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split, TranslateConfig
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 

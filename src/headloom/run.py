@@ -4,16 +4,13 @@ Modules that only one of them needs are imported inside it, so that a
 translation starts fast.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
-from headloom.data.files import read_lines, written_beside
-from headloom.decoding.arrival import as_they_arrive
-from headloom.errors import DataError
+from headloom.config.schema import TrainConfig
+from headloom.config.schema_use import EvaluateConfig, TranslateConfig
+from headloom.decoding.filter import filter_lines
+from headloom.decoding.lines import Format, OnBadLine
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
 from headloom.work.base import Trained
@@ -41,7 +38,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
         ConfigError, DataError, CheckpointError: it cannot be scored; the message says why.
     """
     keep_freed_memory()
-    trained = _load(config)
+    trained = _load(config, config.checkpoint)
     output = config.output or _run_dir(config.checkpoint) / "evaluation" / config.data.name
     return families.evaluate(trained, config, output)
 
@@ -53,46 +50,19 @@ def translate(config: TranslateConfig) -> None:
         ConfigError, DataError, CheckpointError: the message says why; a file named by `output` is then as it was.
     """
     keep_freed_memory()
-    trained = _load(config)
-    with _input(config.input) as lines, _output(config.output) as output:
-        for line in families.predict(trained, config, lines):
-            output.write(line + "\n")
-            output.flush()
-
-
-def _load(config: EvaluateConfig | TranslateConfig) -> Trained:
-    return load_trained(
-        config.checkpoint, device=config.device.name, precision=config.precision.name, position=config.position
+    trained, *ensemble = (_load(config, path) for path in (config.checkpoint, *config.ensemble))
+    filter_lines(
+        families.predictor(trained, config, ensemble),
+        source=config.input,
+        target=config.output,
+        line_format=Format[config.format.name],
+        on_bad_line=OnBadLine[config.on_bad_line.name],
+        buffer_lines=config.buffer_lines,
     )
 
 
-@contextmanager
-def _input(path: Path) -> Iterator[Iterator[str | None]]:
-    """Lines, with None where a person or a slow program has not written the next one yet."""
-    if str(path) != "-":
-        try:
-            stream = path.open("rb")
-        except OSError as error:
-            raise DataError(f"input={path} cannot be read ({error.strerror})") from error
-        with stream:
-            yield iter(read_lines(stream, name=str(path)))
-        return
-    if sys.stdin.isatty():
-        sys.stderr.write("Type a sentence and press Enter; Ctrl-D ends.\n")
-    # Not sys.stdin: the reading thread may hold its lock when the interpreter ends.
-    with open(0, "rb", closefd=False) as stream:
-        yield as_they_arrive(read_lines(stream))
-
-
-@contextmanager
-def _output(path: Path) -> Iterator[TextIO]:
-    """stdout, or a file that is whole or as it was."""
-    if str(path) == "-":
-        with open(1, "w", encoding="utf-8", newline="\n", closefd=False) as stream:
-            yield stream
-        return
-    with written_beside(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-        yield stream
+def _load(config: EvaluateConfig | TranslateConfig, path: Path) -> Trained:
+    return load_trained(path, device=config.device.name, precision=config.precision.name, position=config.position)
 
 
 def _run_dir(checkpoint: Path) -> Path:

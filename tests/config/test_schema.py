@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from headloom.config.schema import CHOICES, EvaluateDataConfig, Split, TrainConfig
+from headloom.config.schema import CHOICES, TrainConfig
 from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
 from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_model import Initialization, Seq2SeqConfig, Tying
@@ -26,6 +26,7 @@ from headloom.config.schema_schedule import (
 )
 from headloom.config.schema_text import BpeConfig, TranslationConfig, UnigramConfig
 from headloom.config.schema_training import Device, Precision, TrainerConfig
+from headloom.config.schema_use import EvaluateDataConfig, Split
 from headloom.errors import ConfigError
 
 DEFAULTS = {

@@ -1,14 +1,15 @@
 import logging
 import random
-from collections.abc import Iterator
 from string import ascii_lowercase
 
 import pytest
 import torch
 
 from headloom.data.tokenizer import ByteTokenizer
-from headloom.decoding.ranking import Ranking
-from headloom.decoding.requests import Beam, Limits
+from headloom.decoding.counts import Counts
+from headloom.decoding.ranking import LengthPenalty, Ranking
+from headloom.decoding.requests import Beam, Greedy, Limits, Request, Sample
+from headloom.decoding.sampling import Truncation
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Sentence
 from headloom.decoding.translator import SPARE_TOKENS, Translator, evaluating
@@ -245,39 +246,31 @@ def test_bfloat16_reaches_the_model(model):
     assert seen[-1] is torch.float32
 
 
-@pytest.mark.parametrize("buffer_lines", [1, 10, 5000])
-def test_a_stream_gives_every_line_in_order(model, buffer_lines):
-    """B77: whatever is held back at a time, pauses or not."""
-    some = translator(model, beam_size=1, max_length=4)
-    lines = lines_of_many_lengths(70, longest=5)
-    lines[40] = lines[69] = ""
-    expected = some.translate(lines)
-    assert list(some.stream(lines, buffer_lines=buffer_lines)) == expected
-    with_pauses = [item for i, line in enumerate(lines) for item in ([line, None] if i % 7 == 0 else [line])]
-    assert list(some.stream([None, *with_pauses], buffer_lines=buffer_lines)) == expected
+def test_every_score_is_the_forced_score_of_its_text(model, make_model):
+    """B75: also of two models together, whatever is asked of the output."""
+    other = make_model(ByteTokenizer.vocab_size, likely=[3, *ByteTokenizer().encode(["abcdexyz"])[0]], sharpness=3.0)
+    lines = lines_of_many_lengths(6)
+    for models in (model, [model, other]):
+        beam = Beam(beam_size=4, num_best=4, ranking=Ranking(0.5, LengthPenalty.power, coverage_penalty=0.3))
+        for search in (beam, Sample(num_samples=4, truncation=Truncation(top_k=6)), Greedy(repetition_penalty=1.5)):
+            some = translator(models, search=search, min_length=3, no_repeat_ngram=2, forbidden=["ab"])
+            requests = [Request(source=line, prefix="c" * (i % 3)) for i, line in enumerate(lines)]
+            outputs = [output for _, found in some.answers(requests, Counts()) for output in found]
+            sources = [requests[row].source for row, found in some.answers(requests, Counts()) for _ in found]
+            pairs = [(source, output.text) for source, output in zip(sources, outputs, strict=True)]
+            num_compared = 0
+            for row, _, log_probs in some.force(pairs, Counts()):
+                if len(outputs[row].text) + 1 < outputs[row].num_tokens:
+                    continue  # a token that no text holds
+                num_compared += 1
+                assert sum(log_probs) == pytest.approx(outputs[row].log_probability, abs=1e-4)
+            assert num_compared > len(lines) - 2
+            assert all(output.num_tokens >= 3 and "ab" not in output.text for output in outputs)
+            assert len(outputs) > len(lines) or isinstance(search, Greedy)
 
 
-def test_a_stream_answers_before_its_input_ends(model):
-    """B81: at a pause all that came, and without a pause after a few lines."""
-    read = 0
-
-    def lines() -> Iterator[str | None]:
-        nonlocal read
-        for i in range(1000):
-            read += 1
-            yield f"line {i}"
-            if i == 1:
-                yield None
-
-    outputs = translator(model, beam_size=1).stream(lines(), buffer_lines=512)
-    next(outputs)
-    assert read == 2
-    next(outputs)
-    next(outputs)
-    assert read < 40
-
-
-def test_a_stream_warns_once(make_model, caplog):
+def test_the_positions_of_a_model_limit_what_is_forced(make_model):
+    """B16."""
     model = make_model(ByteTokenizer.vocab_size, position="learned", max_length=16)
-    list(translator(model, max_length=16).stream(["x" * 99] * 40, buffer_lines=8))
-    assert [record.getMessage()[:36] for record in caplog.records] == ["40 of 40 lines are longer than 16 to"]
+    found = dict((row, log_probs) for row, _, log_probs in translator(model).force([("x" * 99, "y" * 99)], Counts()))
+    assert len(found[0]) == 16

@@ -25,6 +25,8 @@ def _plain(value: Any) -> Any:
             return value.name
         case Path():
             return str(value)
+        case list():
+            return [_plain(item) for item in value]
         case _ if is_dataclass(value):
             return to_plain(value)
         case _:

@@ -10,8 +10,7 @@ options is an enum (`norm.kind=rms`).
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import yaml
@@ -68,7 +67,7 @@ from headloom.config.schema_parts import (
     FullAttentionConfig,
     NormConfig,
 )
-from headloom.config.schema_position import POSITIONS, LearnedConfig, PositionConfig, StretchConfig
+from headloom.config.schema_position import POSITIONS, LearnedConfig, PositionConfig
 from headloom.config.schema_schedule import (
     ConstantConfig,
     CosineConfig,
@@ -89,11 +88,9 @@ from headloom.config.schema_text import (
     UnigramConfig,
 )
 from headloom.config.schema_training import (
-    Device,
-    Precision,
     TrainerConfig,
-    check_precision,
 )
+from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.errors import ConfigError
 
 RESUME_WORDS = ("never", "auto")
@@ -238,84 +235,6 @@ class TrainConfig:
                 raise rules.no_effect("tokenizer.joint=false", "model=lm, which has one side")
         if isinstance(task, LanguageModelingConfig):
             check_language_modeling(data, task, self.tokenizer)
-
-
-class Split(Enum):
-    valid = "valid"
-    test = "test"
-
-
-@dataclass(kw_only=True)
-class EvaluateDataConfig:
-    """What evaluate.py scores on: a split of the corpus the model was trained on, or two files."""
-
-    split: Split | None = None
-    """Split of the training corpus: valid or test. null: test, or the files below."""
-    source: Path | None = None
-    """Source text to translate in place of the split."""
-    target: Path | None = None
-    """Reference translation of data.source, line by line."""
-    folder: Path | None = None
-    """Folder where corpora are kept and what is scored is prepared. null: the one of the training."""
-
-    def __post_init__(self) -> None:
-        rules.together("data.source", self.source, "data.target", self.target)
-        if self.split is not None and self.source is not None:
-            raise rules.no_effect("data.split", "data.source, which is scored in place of a split")
-
-    @property
-    def name(self) -> str:
-        """What is scored, in a word: valid, test or files."""
-        if self.source is not None:
-            return "files"
-        return (self.split or Split.test).name
-
-
-@dataclass(kw_only=True)
-class EvaluateConfig:
-    """Options of evaluate.py; the architecture, the tokenizer and the corpus come from the checkpoint."""
-
-    checkpoint: Path = MISSING
-    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
-    data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
-    position: StretchConfig = field(default_factory=StretchConfig)
-    decoding: DecodingConfig = MISSING
-    device: Device = Device.auto
-    """Where it computes: auto (a GPU when there is one), cpu or cuda."""
-    precision: Precision = Precision.auto
-    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
-    output: Path | None = None
-    """Folder for evaluation.json and the hypotheses. null: evaluation/valid, /test or /files in the
-    checkpoint's run folder."""
-
-    def __post_init__(self) -> None:
-        check_search("evaluate.py", self.decoding)
-        check_precision("", self.device, self.precision)
-
-
-@dataclass(kw_only=True)
-class TranslateConfig:
-    """Options of translate.py; the architecture and the tokenizer come from the checkpoint."""
-
-    checkpoint: Path = MISSING
-    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
-    input: Path = Path("-")
-    """Text to translate, one sentence a line. -: stdin."""
-    output: Path = Path("-")
-    """File for the translations, one a line. -: stdout."""
-    position: StretchConfig = field(default_factory=StretchConfig)
-    decoding: DecodingConfig = MISSING
-    device: Device = Device.auto
-    """Where it computes: auto (a GPU when there is one), cpu or cuda."""
-    precision: Precision = Precision.auto
-    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
-    buffer_lines: int = 1024
-    """Lines read ahead and sorted by length before they are translated; at a terminal each line is translated at
-    once."""
-
-    def __post_init__(self) -> None:
-        check_precision("", self.device, self.precision)
-        rules.at_least("buffer_lines", self.buffer_lines, 1)
 
 
 ROOTS: dict[str, type[Any]] = {"train": TrainConfig, "evaluate": EvaluateConfig, "translate": TranslateConfig}

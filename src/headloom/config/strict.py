@@ -15,17 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from headloom.config import options
-from headloom.config.schema import (
-    CHOICES,
-    RESUME_WORDS,
-    EvaluateConfig,
-    EvaluateDataConfig,
-    TrainConfig,
-    TranslateConfig,
-)
+from headloom.config.schema import CHOICES, RESUME_WORDS, TrainConfig
 from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import DataConfig, Multi30kConfig, ParallelConfig, TatoebaConfig
 from headloom.config.schema_language import TextConfig
+from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, TranslateConfig
 from headloom.errors import ConfigError
 
 STANDARD_STREAM = Path("-")
@@ -68,8 +62,8 @@ def check_files(config: Any) -> None:
     Raises:
         ConfigError: a file is missing, is a folder, or may not be read.
     """
-    for owner, option, name, value in walk(config):
-        if not isinstance(value, Path) or value == STANDARD_STREAM:
+    for owner, option, name, value in _paths(config):
+        if value == STANDARD_STREAM:
             continue
         place = next(((cls, name) for cls in type(owner).__mro__ if (cls, name) in CREATED | FOLDERS | EITHER), None)
         if place in CREATED or option == "output":
@@ -79,7 +73,7 @@ def check_files(config: Any) -> None:
         elif place in FOLDERS and not value.is_dir():
             raise ConfigError(f"{option}={value} is a file: name the folder")
         elif place is None and value.is_dir():
-            inside = f", such as {value / 'checkpoints' / 'best.pt'}" if option == "checkpoint" else ""
+            inside = f", such as {value / 'checkpoints' / 'best.pt'}" if option in ("checkpoint", "ensemble") else ""
             raise ConfigError(f"{option}={value} is a folder: name a file{inside}")
         elif not os.access(value, os.R_OK):
             raise ConfigError(f"{option}={value} may not be read: change its permissions")
@@ -178,6 +172,14 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[Any, str, str, Any]]:
             yield config, f"{prefix}{field.name}", field.name, value
 
 
+def _paths(config: Any) -> Iterator[tuple[Any, str, str, Path]]:
+    """`walk`, but only the paths, those of a list one by one."""
+    for owner, option, name, value in walk(config):
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Path):
+                yield owner, option, name, item
+
+
 def _refuse_unknown_keys(node: DictConfig, prefix: str = "") -> None:
     schema = OmegaConf.get_type(node)
     known = [field.name for field in fields(schema)] if is_dataclass(schema) else []
@@ -230,6 +232,8 @@ def _make_paths_absolute(config: Any, base: Path) -> None:
     for owner, _, name, value in walk(config):
         if isinstance(value, Path) and value != STANDARD_STREAM:
             setattr(owner, name, _absolute(value, base))
+        if isinstance(value, list):
+            setattr(owner, name, [_absolute(item, base) if isinstance(item, Path) else item for item in value])
     if isinstance(config, TrainConfig) and config.resume not in RESUME_WORDS:
         config.resume = str(_absolute(Path(config.resume), base))
 
@@ -247,7 +251,8 @@ def _refuse_one_file_twice(data: ParallelConfig) -> None:
 
 
 def _refuse_output_over_what_is_read(config: TranslateConfig) -> None:
-    for option, path in (("checkpoint", config.checkpoint), ("input", config.input)):
+    read = [("checkpoint", config.checkpoint), ("input", config.input), *(("ensemble", p) for p in config.ensemble)]
+    for option, path in read:
         # By another name, too; a device, such as the terminal, may be both.
         if path.is_file() and config.output.is_file() and config.output.samefile(path):
             raise ConfigError(f"output={config.output} is {option} too, which it would replace: name another file")

@@ -4,13 +4,17 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 PATIENCE_SECONDS = 0.02  # a program that writes line after line does not pause this long, a person always does
 
 
+Line = TypeVar("Line")
+
+
 def as_they_arrive(
-    lines: Iterable[str], *, max_waiting: int = 8192, patience_seconds: float = PATIENCE_SECONDS
-) -> Iterator[str | None]:
+    lines: Iterable[Line], *, max_waiting: int = 8192, patience_seconds: float = PATIENCE_SECONDS
+) -> Iterator[Line | None]:
     """Each line of `lines`, and None whenever the next one is not there yet.
 
     A thread reads ahead, at most `max_waiting` lines. None comes once a pause,
@@ -21,7 +25,7 @@ def as_they_arrive(
     from `sys.stdin` itself, whose lock the interpreter takes at its end, but
     from a file of its own: `open(0, "rb", closefd=False)`.
     """
-    waiting: queue.Queue[str | _End] = queue.Queue(max_waiting)
+    waiting: queue.Queue[Line | _End] = queue.Queue(max_waiting)
 
     def read() -> None:
         try:

@@ -6,9 +6,8 @@ B sentences of a batch, S source length, T target length.
 import hashlib
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import nn
 from headloom.bar import progress_bar
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.alignment import Alignment, word_alignment, words_of
+from headloom.decoding.counts import Counts
 from headloom.decoding.memory import in_halves
 from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request, Sample, Search
 from headloom.decoding.search import NOTHING, Hypothesis
@@ -24,9 +24,6 @@ from headloom.decoding.searcher import Searcher, Sentence
 from headloom.models.seq2seq import Seq2Seq
 
 logger = logging.getLogger(__name__)
-
-FIRST_LINES = 16
-"""Lines that `stream` holds back at first; twice as many each time, up to `buffer_lines`."""
 
 SPARE_TOKENS = 10
 """Tokens an output may have whatever its source; `max_ratio` says how many more for each token of the source."""
@@ -139,37 +136,7 @@ class Translator:
         counts.report()
         return texts
 
-    def stream(self, lines: Iterable[str | None], *, buffer_lines: int) -> Iterator[str]:
-        """The translation of each line, in order, without waiting for the last.
-
-        Lines are held back to be translated together: few at first, so that the
-        first translation comes soon, up to `buffer_lines`. A None among `lines`
-        says that the next line is not there yet: what is held is then
-        translated at once (see `arrival.as_they_arrive`).
-        """
-        counts = Counts()
-        held: list[str] = []
-        room = min(FIRST_LINES, buffer_lines)
-
-        def answered() -> Iterator[str]:
-            texts = [""] * len(held)
-            for row, [best, *_] in self.answers([Request(source=line) for line in held], counts):
-                texts[row] = best.text
-            return iter(texts)
-
-        try:
-            for line in lines:
-                if line is not None:
-                    held.append(line)
-                if len(held) >= room or (held and line is None):
-                    yield from answered()
-                    held = []
-                    room = min(2 * room, buffer_lines)
-            yield from answered()
-        finally:
-            counts.report()
-
-    def answers(self, requests: Sequence[Request], counts: "Counts") -> Iterator[tuple[int, list[Output]]]:
+    def answers(self, requests: Sequence[Request], counts: Counts) -> Iterator[tuple[int, list[Output]]]:
         """The row of each request and its outputs, best first and at least one, batch by batch, in no order."""
         counts.lines += len(requests)
         written = [row for row, request in enumerate(requests) if request.source.strip()]
@@ -204,12 +171,12 @@ class Translator:
         with self.computing():
             return self.searcher.search(sentences)
 
-    def force(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[str], list[float]]]:
+    def force(self, pairs: Sequence[tuple[str, str]], counts: Counts) -> Iterator[tuple[int, list[str], list[float]]]:
         """The row of each pair, the pieces of its target with eos behind, and the log-probability (nats) of each.
 
         Teacher forcing: every piece given the source and the true pieces before it. Batch by batch, in no order.
         """
-        counts = Counts(lines=len(pairs))
+        counts.lines += len(pairs)
         sources = [self._cut(ids, counts) for ids in self.source_tokenizer.encode([source for source, _ in pairs])]
         targets = self.target_tokenizer.encode([target for _, target in pairs])
         if self.positions is not None:
@@ -225,7 +192,6 @@ class Translator:
             for rows, log_probs in in_halves(batch, forced):
                 for row, log_prob in zip(rows, log_probs, strict=True):
                     yield row, self.target_tokenizer.pieces([*targets[row], self.target_tokenizer.eos_id]), log_prob
-        counts.report()
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -256,7 +222,7 @@ class Translator:
             for hypothesis, (_, attention_TS) in zip(hypotheses, forced, strict=True)
         ]
 
-    def _cut(self, ids: list[int], counts: "Counts") -> list[int]:
+    def _cut(self, ids: list[int], counts: Counts) -> list[int]:
         if self.max_source_length is None or len(ids) < self.max_source_length:
             return ids
         counts.longest_source = self.max_source_length
@@ -312,29 +278,3 @@ def _seed(method: Search, source: Sequence[int], prefix: Sequence[int]) -> int:
         return 0
     content = np.array([sampled.seed, len(source), *source, *prefix], dtype="<i8").tobytes()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-
-
-@dataclass
-class Counts:
-    """What happened to the lines of one call, for one warning of each kind."""
-
-    lines: int = 0
-    cut: int = 0
-    longest_source: int = 0
-    without_output: int = 0
-
-    def report(self) -> None:
-        if self.cut:
-            logger.warning(
-                "%d of %d lines are longer than %d tokens, the longest source of this model (data.max_length, "
-                "position.max_length): translated up to there",
-                self.cut,
-                self.lines,
-                self.longest_source,
-            )
-        if self.without_output:
-            logger.warning(
-                "%d of %d lines have no translation: the model's logits are not finite. Has its training diverged?",
-                self.without_output,
-                self.lines,
-            )

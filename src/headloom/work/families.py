@@ -3,7 +3,7 @@
 Modules are imported where they are used, so that a translation starts fast.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
 from headloom.config import saved, schema_language, schema_text
-from headloom.config.schema import EvaluateConfig, TrainConfig, TranslateConfig
+from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
+from headloom.config.schema_use import EvaluateConfig, TranslateConfig
+from headloom.decoding.lines import Predictor
 from headloom.errors import ConfigError
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
@@ -89,13 +91,17 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
             raise AssertionError(trained.config.task)
 
 
-def predict(trained: Trained, config: TranslateConfig, lines: Iterator[str | None]) -> Iterator[str]:
-    """One line for each line, in order. A None among `lines`: the next one is not there yet."""
+def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trained]) -> Predictor[Any]:
+    """What translate.py does with each line; `ensemble`: further checkpoints whose probabilities are averaged with it.
+
+    Raises:
+        ConfigError: an option has no meaning for this task, or the ensemble does not go together.
+    """
     match trained.config.task:
         case schema_text.TranslationConfig():
-            from headloom.work.translation_use import predict_translation
+            from headloom.work.translation_use import translation_predictor
 
-            return predict_translation(trained, config, lines)
+            return translation_predictor(trained, config, ensemble)
         case schema_language.LanguageModelingConfig():
             raise ConfigError("translate.py does not continue the lines of a language model yet: use evaluate.py")
         case _:

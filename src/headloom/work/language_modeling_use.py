@@ -8,8 +8,8 @@ from typing import Any
 
 from headloom import build_language as build
 from headloom.config import schema_language
-from headloom.config.schema import EvaluateConfig
 from headloom.config.schema_data import DataConfig
+from headloom.config.schema_use import EvaluateConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.files import written_beside
 from headloom.data.running_text import RunningText

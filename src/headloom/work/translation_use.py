@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,36 +10,65 @@ from typing import TYPE_CHECKING, Any
 from headloom import build
 from headloom.build_decoding import build_translator
 from headloom.config import saved
-from headloom.config.schema import EvaluateConfig, TranslateConfig
 from headloom.config.schema_data import DataConfig
-from headloom.config.schema_decoding import DecodingConfig
+from headloom.config.schema_decoding import DecodingConfig, ScoreConfig
+from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.files import open_parallel, written_beside
 from headloom.decoding.translator import Translator
-from headloom.errors import DataError
+from headloom.errors import ConfigError, DataError
 from headloom.models.seq2seq import Seq2Seq
 from headloom.work.base import Trained
+from headloom.work.translation_filter import PairScorer, TranslationPredictor
 
 if TYPE_CHECKING:
     from headloom.data.text import TextPairs
 
 
-def translator_of(trained: Trained, decoding: DecodingConfig) -> Translator:
-    """The search that `decoding` describes, over the model of a checkpoint."""
-    assert isinstance(trained.model, Seq2Seq)
+def translator_of(
+    trained: Trained, decoding: DecodingConfig, *, ensemble: Sequence[Trained] = (), with_alignments: bool = False
+) -> Translator:
+    """The search that `decoding` describes, over the model of a checkpoint, or over it and those of `ensemble`.
+
+    Raises:
+        ConfigError: a member of the ensemble is no translation model, or has other tokenizers.
+    """
+    states = trained.contents["tokenizers"]
+    models = []
+    for member in (trained, *ensemble):
+        if not isinstance(member.model, Seq2Seq):
+            raise ConfigError("ensemble holds a checkpoint that does not translate: remove it")
+        if _fingerprints(member.contents["tokenizers"]) != _fingerprints(states):
+            raise ConfigError(
+                "ensemble holds a checkpoint with another tokenizer than checkpoint: give checkpoints of one tokenizer"
+            )
+        models.append(member.model)
     return build_translator(
         decoding,
-        trained.model,
-        build.saved_tokenizers(trained.contents["tokenizers"]),
-        max_source_length=trained.config.data.max_length,
+        models,
+        build.saved_tokenizers(states),
+        max_source_length=min(member.config.data.max_length for member in (trained, *ensemble)),
         device=trained.device,
         autocast_dtype=trained.dtype,
+        with_alignments=with_alignments,
     )
 
 
-def predict_translation(trained: Trained, config: TranslateConfig, lines: Iterator[str | None]) -> Iterator[str]:
-    """The translation of each line, in order."""
-    return translator_of(trained, config.decoding).stream(lines, buffer_lines=config.buffer_lines)
+def _fingerprints(states: dict[str, Any]) -> list[str]:
+    source, target = build.saved_tokenizers(states)
+    return [source.fingerprint, target.fingerprint]
+
+
+def translation_predictor(
+    trained: Trained, config: TranslateConfig, ensemble: Sequence[Trained]
+) -> TranslationPredictor | PairScorer:
+    """What translate.py does with each line.
+
+    Raises:
+        ConfigError: the ensemble does not go together.
+    """
+    translator = translator_of(trained, config.decoding, ensemble=ensemble, with_alignments=config.alignments)
+    return PairScorer(translator) if isinstance(config.decoding, ScoreConfig) else TranslationPredictor(translator)
 
 
 def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:

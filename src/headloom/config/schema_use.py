@@ -1,0 +1,119 @@
+"""Options of the commands that use a checkpoint: evaluate.py and translate.py."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from headloom.config import rules
+from headloom.config.schema_decoding import DecodingConfig, ScoreConfig, check_search
+from headloom.config.schema_position import StretchConfig
+from headloom.config.schema_training import Device, Precision, check_precision
+from headloom.errors import ConfigError
+
+
+class Split(Enum):
+    valid = "valid"
+    test = "test"
+
+
+@dataclass(kw_only=True)
+class EvaluateDataConfig:
+    """What evaluate.py scores on: a split of the corpus the model was trained on, or two files."""
+
+    split: Split | None = None
+    """Split of the training corpus: valid or test. null: test, or the files below."""
+    source: Path | None = None
+    """Source text to translate in place of the split."""
+    target: Path | None = None
+    """Reference translation of data.source, line by line."""
+    folder: Path | None = None
+    """Folder where corpora are kept and what is scored is prepared. null: the one of the training."""
+
+    def __post_init__(self) -> None:
+        rules.together("data.source", self.source, "data.target", self.target)
+        if self.split is not None and self.source is not None:
+            raise rules.no_effect("data.split", "data.source, which is scored in place of a split")
+
+    @property
+    def name(self) -> str:
+        """What is scored, in a word: valid, test or files."""
+        if self.source is not None:
+            return "files"
+        return (self.split or Split.test).name
+
+
+@dataclass(kw_only=True)
+class EvaluateConfig:
+    """Options of evaluate.py; the architecture, the tokenizer and the corpus come from the checkpoint."""
+
+    checkpoint: Path = MISSING
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
+    position: StretchConfig = field(default_factory=StretchConfig)
+    decoding: DecodingConfig = MISSING
+    device: Device = Device.auto
+    """Where it computes: auto (a GPU when there is one), cpu or cuda."""
+    precision: Precision = Precision.auto
+    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
+    output: Path | None = None
+    """Folder for evaluation.json and the hypotheses. null: evaluation/valid, /test or /files in the
+    checkpoint's run folder."""
+
+    def __post_init__(self) -> None:
+        check_search("evaluate.py", self.decoding)
+        check_precision("", self.device, self.precision)
+
+
+class LineFormat(Enum):
+    text = "text"
+    jsonl = "jsonl"
+
+
+class OnBadLine(Enum):
+    fail = "fail"
+    skip = "skip"
+    replace = "replace"
+
+
+@dataclass(kw_only=True)
+class TranslateConfig:
+    """Options of translate.py; the architecture and the tokenizer come from the checkpoint. Every line of input gets
+    one line of output, in order."""
+
+    checkpoint: Path = MISSING
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    input: Path = Path("-")
+    """Text to translate, one sentence a line. -: stdin."""
+    output: Path = Path("-")
+    """File for the translations, one a line, which appears when it is whole. -: stdout."""
+    format: LineFormat = LineFormat.text
+    """text, or jsonl: lines in and out are JSON objects, whose other fields pass through. A translation model reads
+    source and, where there are any, prefix (what the translation begins with), required, forbidden and seed; it adds
+    translation, score, log_probability, and n_best where decoding.num_best is above 1."""
+    on_bad_line: OnBadLine = OnBadLine.fail
+    """A line that is not UTF-8 or cannot be used: fail ends with an error that names it, skip gives an empty line (in
+    jsonl a field error), replace reads bytes that are not UTF-8 as U+FFFD."""
+    alignments: bool = False
+    """Adds to jsonl the words that belong together, [source, target] counted from 0: those that attend to each other
+    most in the last decoder layer but one. Costs a second pass over each output."""
+    ensemble: list[Path] = field(default_factory=list)
+    """More checkpoints with the same tokenizer: the mean of all their probabilities is searched."""
+    position: StretchConfig = field(default_factory=StretchConfig)
+    decoding: DecodingConfig = MISSING
+    device: Device = Device.auto
+    """Where it computes: auto (a GPU when there is one), cpu or cuda."""
+    precision: Precision = Precision.auto
+    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
+    buffer_lines: int = 1024
+    """Lines read ahead and sorted by length before they are answered; a pause of whoever writes them ends the wait, so
+    that at a terminal each line is answered at once."""
+
+    def __post_init__(self) -> None:
+        check_precision("", self.device, self.precision)
+        rules.at_least("buffer_lines", self.buffer_lines, 1)
+        if self.alignments and self.format is LineFormat.text:
+            raise ConfigError("alignments=true has no effect with format=text: set format=jsonl, or remove it")
+        if self.alignments and isinstance(self.decoding, ScoreConfig):
+            raise rules.no_effect("alignments=true", "decoding=score")

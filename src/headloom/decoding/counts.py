@@ -1,0 +1,32 @@
+"""What a user should hear about the lines that went through a model, said once at the end."""
+
+import logging
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Counts:
+    """What happened to the lines of one call, for one warning of each kind."""
+
+    lines: int = 0
+    cut: int = 0
+    longest_source: int = 0
+    without_output: int = 0
+
+    def report(self) -> None:
+        if self.cut:
+            logger.warning(
+                "%d of %d lines are longer than %d tokens, the longest source of this model (data.max_length, "
+                "position.max_length): translated up to there",
+                self.cut,
+                self.lines,
+                self.longest_source,
+            )
+        if self.without_output:
+            logger.warning(
+                "%d of %d lines have no translation: the model's logits are not finite. Has its training diverged?",
+                self.without_output,
+                self.lines,
+            )

@@ -1,0 +1,112 @@
+"""What translate.py does with a translation checkpoint: see `decoding.lines.Predictor`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headloom.decoding.counts import Counts
+from headloom.decoding.lines import Reply, text_of, texts_of, whole_number_of
+from headloom.decoding.requests import Beam, MinimumBayesRisk, Output, Request, Sample
+from headloom.decoding.translator import Translator
+from headloom.errors import DataError
+
+
+class TranslationPredictor:
+    """Translates: text to text, n-best divided by tabs.
+
+    In JSON Lines a line has its text in `source` and may have `prefix`,
+    `required`, `forbidden` and `seed`; it gets `translation`, `score`,
+    `log_probability`, with alignments `alignment`, and with several outputs all
+    of them in `n_best`.
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self.counts = Counts()
+        method = translator.method
+        self.has_n_best = not (isinstance(method, Beam | MinimumBayesRisk) and method.num_best == 1) and (
+            method.rows_a_sentence > 1
+        )
+
+    def read(self, line: str | Mapping[str, Any]) -> Request:
+        if isinstance(line, str):
+            return Request(source=line)
+        request = Request(
+            source=text_of(line, "source"),
+            prefix=text_of(line, "prefix", default=""),
+            required=texts_of(line, "required"),
+            forbidden=texts_of(line, "forbidden"),
+            seed=whole_number_of(line, "seed"),
+        )
+        method = self.translator.method
+        if request.required and not isinstance(method, Beam):
+            raise DataError("has a field 'required', which needs decoding=beam")
+        draws = isinstance(method, Sample) or (
+            isinstance(method, MinimumBayesRisk) and isinstance(method.candidates, Sample)
+        )
+        if request.seed is not None and not draws:
+            raise DataError("has a field 'seed', which needs decoding=sample or mbr")
+        return request
+
+    def answer(self, items: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
+        for place, outputs in self.translator.answers(items, self.counts):
+            texts = [output.text.replace("\t", " ") for output in outputs]
+            fields = self._fields(outputs[0])
+            if self.has_n_best:
+                fields["n_best"] = [self._fields(output) for output in outputs]
+            yield (
+                place,
+                Reply(
+                    "\t".join(texts) if self.has_n_best else outputs[0].text,
+                    fields,
+                    sum(output.num_tokens for output in outputs),
+                ),
+            )
+
+    def finish(self) -> None:
+        self.counts.report()
+
+    def _fields(self, output: Output) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "translation": output.text,
+            "score": output.score,
+            "log_probability": output.log_probability,
+        }
+        if self.translator.with_alignments:
+            fields["alignment"] = output.alignment or []
+        return fields
+
+
+class PairScorer:
+    """Scores pairs: text is a source, a tab and a target.
+
+    It gets the log-probability (nats) of the target, a tab, and those of its
+    tokens and of the eos behind them. In JSON Lines a line has `source` and
+    `target`; it gets `log_probability` and `tokens`, each with `piece` and
+    `log_probability`.
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self.counts = Counts()
+
+    def read(self, line: str | Mapping[str, Any]) -> tuple[str, str]:
+        if not isinstance(line, str):
+            return text_of(line, "source"), text_of(line, "target")
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise DataError(
+                f"has {len(columns)} columns where decoding=score needs 2: source and target, divided by a tab"
+            )
+        return columns[0], columns[1]
+
+    def answer(self, items: Sequence[tuple[str, str]]) -> Iterator[tuple[int, Reply]]:
+        for place, pieces, log_probs in self.translator.force(items, self.counts):
+            total = sum(log_probs)
+            tokens = [
+                {"piece": piece, "log_probability": log_prob} for piece, log_prob in zip(pieces, log_probs, strict=True)
+            ]
+            text = f"{total:.6f}\t{' '.join(f'{log_prob:.6f}' for log_prob in log_probs)}"
+            yield place, Reply(text, {"log_probability": total, "tokens": tokens}, len(log_probs))
+
+    def finish(self) -> None:
+        self.counts.report()

@@ -1,0 +1,192 @@
+"""A predictor of a few lines shows what the filter does with lines; the models are in test_translate.py."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headloom.decoding.filter import filter_lines
+from headloom.decoding.lines import Format, OnBadLine, Reply, text_of
+from headloom.errors import DataError
+
+
+class Capitals:
+    """Answers in capitals, the longest line first."""
+
+    def __init__(self, *, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.sizes: list[int] = []
+        self.finished = 0
+
+    def read(self, line: str | Mapping[str, Any]) -> str:
+        text = line if isinstance(line, str) else text_of(line, "source")
+        if text == "unusable":
+            raise DataError("is unusable")
+        return text
+
+    def answer(self, items: Sequence[str]) -> Iterator[tuple[int, Reply]]:
+        self.sizes.append(len(items))
+        for place in sorted(range(len(items)), key=lambda place: -len(items[place])):
+            if self.fails_at is not None and sum(self.sizes) > self.fails_at:
+                raise RuntimeError("an accident")
+            yield place, Reply(items[place].upper(), {"capitals": items[place].upper()}, num_tokens=1)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def answered(
+    folder: Path,
+    content: bytes,
+    *,
+    predictor: Capitals | None = None,
+    line_format: Format = Format.text,
+    on_bad_line: OnBadLine = OnBadLine.fail,
+    buffer_lines: int = 1024,
+) -> bytes:
+    source, target = folder / "in.txt", folder / "out.txt"
+    source.write_bytes(content)
+    filter_lines(
+        predictor or Capitals(),
+        source=source,
+        target=target,
+        line_format=line_format,
+        on_bad_line=on_bad_line,
+        buffer_lines=buffer_lines,
+    )
+    return target.read_bytes()
+
+
+@pytest.mark.parametrize("buffer_lines", [1, 10, 64, 5000])
+def test_every_line_is_answered_in_its_place(tmp_path, buffer_lines):
+    """B76, B77: 1000 lines, whatever is held back at a time."""
+    lines = [f"{'x' * (i * 37 % 50)} {i}" for i in range(1000)]
+    predictor = Capitals()
+    out = answered(tmp_path, "\n".join(lines).encode(), predictor=predictor, buffer_lines=buffer_lines)
+    assert out.decode() == "".join(line.upper() + "\n" for line in lines)
+    assert max(predictor.sizes) <= buffer_lines
+    assert predictor.sizes[0] <= 16
+    assert predictor.finished == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", b""),
+        (b"\n", b"\n"),
+        (b"a", b"A\n"),
+        (b"a\r\nb\r\n", b"A\nB\n"),
+        (b"\xef\xbb\xbfa\nb\r\n\n \n", b"A\nB\n\n \n"),
+        ("a\u2028b\x85c\x0bd\re\x00f\x1bg\n".encode(), "A\u2028B\x85C\x0bD\rE\x00F\x1bG\n".encode()),
+    ],
+)
+def test_only_a_line_feed_ends_a_line(tmp_path, content, expected):
+    """B01, B02, B03."""
+    assert answered(tmp_path, content) == expected
+
+
+def test_a_bad_line_ends_the_work_once_the_lines_before_it_are_answered(tmp_path, capfdbinary):
+    """B14, B77: the line is named; a file with the output's name is as it was, a stream has the lines before."""
+    (tmp_path / "out.txt").write_bytes(b"earlier\n")
+    with pytest.raises(DataError, match=r"in\.txt: line 3 is not UTF-8 \(byte 0xE9\).*on_bad_line=skip or replace"):
+        answered(tmp_path, b"a\nb\nc\xe9\nd\n")
+    assert (tmp_path / "out.txt").read_bytes() == b"earlier\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+    options = {"line_format": Format.text, "on_bad_line": OnBadLine.fail, "buffer_lines": 9}
+    with pytest.raises(DataError, match="line 3"):
+        filter_lines(Capitals(), source=tmp_path / "in.txt", target=Path("-"), **options)
+    assert capfdbinary.readouterr().out == b"A\nB\n"
+
+
+def test_a_bad_line_may_get_an_empty_line(tmp_path, caplog):
+    content = b"a\nc\xe9\nunusable\nd\n"
+    assert answered(tmp_path, content, on_bad_line=OnBadLine.skip) == b"A\n\n\nD\n"
+    assert "2 lines were skipped; the first: " in caplog.text
+    assert "in.txt: line 2 is not UTF-8" in caplog.text
+
+
+def test_bytes_that_are_not_utf8_may_be_replaced_and_other_bad_lines_not(tmp_path):
+    assert answered(tmp_path, b"a\nc\xe9d\n", on_bad_line=OnBadLine.replace) == "A\nC\ufffdD\n".encode()
+    with pytest.raises(DataError, match="line 1 is unusable"):
+        answered(tmp_path, b"unusable\n", on_bad_line=OnBadLine.replace)
+
+
+def test_fields_of_json_lines_pass_through(tmp_path):
+    lines = [{"id": 7, "source": "a\nb", "more": {"x": [1, None, "ü"]}}, {"source": ""}, {"capitals": 1, "source": "c"}]
+    content = "\n".join(json.dumps(line) for line in lines).encode()
+    out = answered(tmp_path, content, line_format=Format.jsonl).decode().split("\n")
+    assert out.pop() == ""
+    replies = [json.loads(line) for line in out]
+    assert replies == [{**line, "capitals": line["source"].upper()} for line in lines]
+    assert "ü" in out[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", r"line 2 is not JSON \(.*\)"),
+        (b"", r"line 2 is not JSON \(.*\)"),
+        (b"[1]", "line 2 is not a JSON object"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"{}", "line 2 has no field 'source'"),
+        (b'{"source": 3}', "line 2 has no text in field 'source'"),
+    ],
+)
+def test_a_line_that_is_no_request_is_named(tmp_path, line, words):
+    content = b'{"source": "a"}\n' + line + b'\n{"source": "b"}\n'
+    with pytest.raises(DataError, match=words):
+        answered(tmp_path, content, line_format=Format.jsonl)
+    out = answered(tmp_path, content, line_format=Format.jsonl, on_bad_line=OnBadLine.skip)
+    first, second, third = (json.loads(reply) for reply in out.decode().split("\n")[:-1])
+    assert (first["capitals"], list(second), third["capitals"]) == ("A", ["error"], "B")
+
+
+def test_half_of_a_surrogate_pair_is_no_accident(tmp_path):
+    out = answered(tmp_path, b'{"source": "a\\ud800b"}\n', line_format=Format.jsonl)
+    assert json.loads(out) == {"source": "a\ud800b", "capitals": "A?B"}
+
+
+def test_an_accident_leaves_no_file_that_looks_complete(tmp_path):
+    """B77."""
+    with pytest.raises(RuntimeError, match="an accident"):
+        answered(tmp_path, b"a\n" * 1000, predictor=Capitals(fails_at=500))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_lines_and_tokens_a_second_are_said_at_the_end(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        answered(tmp_path, b"a\nb\n\n")
+    assert "3 lines in 0.0 s: " in caplog.text
+    assert caplog.messages[-1].endswith(" tokens/s")
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_filter import Capitals
+from headloom.decoding.filter import filter_lines
+from headloom.decoding.lines import Format, OnBadLine
+options = dict(line_format=Format.text, on_bad_line=OnBadLine.fail, buffer_lines=1024)
+filter_lines(Capitals(), source=Path("-"), target=Path("-"), **options)
+"""
+
+
+def test_a_line_is_answered_when_its_writer_pauses():
+    """B81: before the input ends, and with nothing else on stdout."""
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for word in (b"one", b"two"):
+            process.stdin.write(word + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == word.upper() + b"\n"
+        rest, errors = process.communicate()
+    assert (rest, errors, process.returncode) == (b"", b"", 0)
