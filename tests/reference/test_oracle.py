@@ -11,15 +11,17 @@ import pytest
 import torch
 from torch import nn
 
+from headloom.build_language import build_language_model
 from headloom.build_model import build_model
 from headloom.build_parts import Parts
-from headloom.config import schema_model, schema_parts, schema_position
+from headloom.config import schema_language, schema_model, schema_parts, schema_position
 from headloom.nn.loss import IGNORE, sequence_loss
 from headloom.reference import parts
 from headloom.reference.layers import Settings
 from headloom.reference.model import Transformer
 
 RENAMED = [
+    (r"^stack\.", "decoder."),
     (r"\.blocks\.", "."),
     (r"_attention\.", "."),
     (r"_residual\.norm\.", ".norm."),
@@ -36,6 +38,10 @@ def reference_name(name: str, tying: str) -> str:
     for pattern, replacement in RENAMED:
         name = re.sub(pattern, replacement, name)
     return "decoder.table" if name == "encoder.table" and tying == "all" else name
+
+
+def tensor(array: np.ndarray | None) -> torch.Tensor | None:
+    return None if array is None else torch.from_numpy(array)
 
 
 def reference_layout(name: str, array: torch.Tensor) -> np.ndarray:
@@ -125,20 +131,20 @@ class Draw:
             "gelu": schema_parts.GeluConfig,
             "swiglu": schema_parts.SwigluConfig,
         }
-        model = {"d_model": s.d_model, "num_heads": s.num_heads, "num_kv_heads": s.num_kv_heads, "bias": s.bias}
         return {
             "position": position,
             "norm": norm(kind=schema_parts.NormKind[s.norm], epsilon=s.epsilon),
             "feed_forward": feed_forward[s.activation](d_ff=s.d_ff),
-            "model": model
-            | {
-                "num_encoder_layers": s.num_layers["encoder"],
-                "num_decoder_layers": s.num_layers["decoder"],
-                "tying": schema_model.Tying[s.tying],
-                "scale_embedding": s.scale_embedding,
-                "dropout": 0.3,
-            },
         }
+
+    def model(self, **options: Any) -> dict[str, Any]:
+        """Options of our model, of every family; `options` are those of one."""
+        shared = ("d_model", "num_heads", "num_kv_heads", "bias", "scale_embedding")
+        return {"dropout": 0.3} | {name: getattr(self.settings, name) for name in shared} | options
+
+    def seq2seq(self) -> dict[str, Any]:
+        depths = {f"num_{stack}_layers": num_layers for stack, num_layers in self.settings.num_layers.items()}
+        return self.model(tying=schema_model.Tying[self.tying], **depths)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -149,7 +155,7 @@ def test_the_encoder_decoder_is_the_references(make_config, seed):
     allowed_BS, target_allowed_BT = draw.allowed(B, S), draw.allowed(B, T)
     wanted_BT = target_BT[:, 1:] if target_allowed_BT is None else np.where(target_allowed_BT, target_BT[:, 1:], IGNORE)
 
-    config = make_config(**draw.sections())
+    config = make_config(model=draw.seq2seq(), **draw.sections())
     ours = shaken(
         build_model(config, source_vocab_size=draw.source_vocab_size, target_vocab_size=draw.target_vocab_size)
     )
@@ -157,18 +163,49 @@ def test_the_encoder_decoder_is_the_references(make_config, seed):
     logits_BTV, backward = reference.seq2seq(source_BS, allowed_BS, target_BT[:, :-1])
     loss, loss_backward = parts.cross_entropy(logits_BTV, wanted_BT, label_smoothing=draw.label_smoothing)
 
-    hidden_BTD = ours(
-        torch.from_numpy(source_BS),
-        None if allowed_BS is None else torch.from_numpy(allowed_BS),
-        torch.from_numpy(target_BT[:, :-1]),
-    )
+    hidden_BTD = ours(tensor(source_BS), tensor(allowed_BS), tensor(target_BT[:, :-1]))
     our_loss = sequence_loss(
-        hidden_BTD, torch.from_numpy(wanted_BT), ours.output_weight, label_smoothing=draw.label_smoothing
+        hidden_BTD, tensor(wanted_BT), ours.output_weight, label_smoothing=draw.label_smoothing
     ).loss
     our_loss.backward()
     our_logits_BTV = (hidden_BTD @ ours.output_weight.T).detach().numpy()
     np.testing.assert_allclose(our_logits_BTV, logits_BTV, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(our_loss.item(), loss, rtol=1e-10)
+    assert_same_gradients(ours, backward(*loss_backward(1.0)), draw.tying)
+
+
+@pytest.mark.parametrize("seed", range(200, 224))
+def test_the_language_model_is_the_references(make_config, seed):
+    """Also where documents share a row and positions count within each."""
+    draw = Draw(seed, tying=("none", "decoder")[seed % 2])
+    B, T, V = draw.rng.integers(1, 4), draw.rng.integers(2, 8), draw.settings.vocab_size["decoder"]
+    token_BT = draw.tokens(B, T + 1, V)
+    allowed_BTT = stretch_BT = position_BT = None
+    if draw.rng.random() < 0.5:
+        begins_BT = draw.rng.random((B, T)) < 0.4
+        stretch_BT = begins_BT.cumsum(1)
+        allowed_BTT = stretch_BT[:, :, None] == stretch_BT[:, None]
+        position_BT = np.tril(allowed_BTT, -1).sum(-1)
+
+    model = schema_language.LmConfig(
+        **draw.model(num_layers=draw.settings.num_layers["decoder"], tie_output=draw.tying == "decoder")
+    )
+    config = make_config(
+        model=model,
+        data=schema_language.TextConfig(path="unused.txt", max_length=32),
+        task=schema_language.LanguageModelingConfig(),
+        **draw.sections(),
+    )
+    ours = shaken(build_language_model(config, vocab_size=V))
+    reference = Transformer(draw.settings, reference_weights(ours, draw.tying))
+    logits_BTV, backward = reference.language_model(token_BT[:, :-1], allowed_BTT, position_BT)
+    loss, loss_backward = parts.cross_entropy(logits_BTV, token_BT[:, 1:])
+
+    hidden_BTD = ours(tensor(token_BT[:, :-1]), tensor(stretch_BT), tensor(position_BT))
+    our_loss = sequence_loss(hidden_BTD, tensor(token_BT[:, 1:]), ours.output_weight, label_smoothing=0.0).loss
+    our_loss.backward()
+    np.testing.assert_allclose(our_loss.item(), loss, rtol=1e-10)
+    np.testing.assert_allclose((hidden_BTD @ ours.output_weight.T).detach().numpy(), logits_BTV, rtol=1e-10, atol=1e-10)
     assert_same_gradients(ours, backward(*loss_backward(1.0)), draw.tying)
 
 
@@ -179,7 +216,7 @@ def test_a_stack_by_itself_is_the_references(make_config, stack, seed):
     draw = Draw(seed, tying="none")
     B, T = draw.rng.integers(1, 4), draw.rng.integers(2, 8)
     table = nn.Embedding(draw.settings.vocab_size[stack], draw.settings.d_model)
-    modules = Parts(make_config(**draw.sections()))
+    modules = Parts(make_config(model=draw.seq2seq(), **draw.sections()))
     build = modules.encoder if stack == "encoder" else modules.causal_stack
     ours = shaken(nn.ModuleDict({stack: build(table, num_layers=draw.settings.num_layers[stack])}))
     reference = Transformer(draw.settings, reference_weights(ours, "none"))
@@ -191,9 +228,9 @@ def test_a_stack_by_itself_is_the_references(make_config, stack, seed):
         document_BT = draw.rng.integers(0, 2, (B, T)).cumsum(1)
         allowed = None if draw.rng.random() < 0.5 else document_BT[:, :, None] == document_BT[:, None]
         expected_BTD, backward = reference.decoder(token_BT, allowed, None)
-    hidden_BTD = ours[stack](torch.from_numpy(token_BT), None if allowed is None else torch.from_numpy(allowed))
+    hidden_BTD = ours[stack](tensor(token_BT), tensor(allowed))
     np.testing.assert_allclose(hidden_BTD.detach().numpy(), expected_BTD, rtol=1e-10, atol=1e-10)
     dhidden_BTD = draw.rng.normal(size=expected_BTD.shape)
     backward(dhidden_BTD)
-    hidden_BTD.backward(torch.from_numpy(dhidden_BTD))
+    hidden_BTD.backward(tensor(dhidden_BTD))
     assert_same_gradients(ours, reference.gradients, "none")
