@@ -50,11 +50,12 @@ def make_trainer(make_config) -> Callable[..., Trainer]:
         learning_rate: Callable[[int], float] = lambda step: 1.0,
         label_smoothing: float = 0.1,
         dropout: float = 0.0,
+        sections: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Trainer:
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            config = make_config(model={"dropout": dropout})
+            config = make_config(model={"dropout": dropout}, **sections or {})
             model = build_model(config, source_vocab_size=V, target_vocab_size=V)
         return Trainer(
             model,

@@ -128,28 +128,21 @@ class MixtureOfExperts(nn.Module):
         return taken_BTC
 
 
-@dataclass
-class RouterLoss:
-    """Losses of all mixtures of a model for one batch.
-
-    `loss` is what training adds, a sum as the loss of the batch is one.
-    `means` are what a log shows: sum and count of each, detached.
-    """
-
-    loss: Tensor
-    means: dict[str, tuple[Tensor, Tensor]]
+MEANS = ("load_balance_loss", "router_z_loss", "dropped_assignments")
+"""What a log shows of the mixtures of a model; see `router_loss`."""
 
 
-def router_loss(mixtures: Iterable[MixtureOfExperts]) -> RouterLoss:
-    """The balancing losses that the last forward pass noted, averaged over the mixtures of the model.
+def router_loss(mixtures: Iterable[MixtureOfExperts]) -> tuple[Tensor, dict[str, Tensor]]:
+    """What the last training pass adds to its loss, a sum as that is one; and sum and count of each of `MEANS`.
 
     Load balance is Fedus et al. (2022), equation 4: E times the sum over experts
     of the share of assignments and the mean probability, 1 when all are equal;
     here of each sequence by itself (as the sequence-wise loss of DeepSeek-AI
     2024, section 2.1.2), times its tokens. Router z is Zoph et al. (2022),
-    equation 5: the squared log-sum-exp of the logits, summed over tokens.
-    Both are sums over tokens, so that a trainer which divides once by the
-    targets of the whole update weighs them the same however it is split.
+    equation 5: the squared log-sum-exp of the logits, summed over tokens. Both
+    are averaged over the mixtures of the model. They are sums over tokens, so
+    that a trainer which divides once by the targets of the whole update weighs
+    them the same however it is split. Dropped assignments are a share of all.
     """
     noted = [(mixture, sums) for mixture in mixtures for sums in mixture.take()]
     assert noted, "a mixture notes its losses in every training pass"
@@ -157,12 +150,12 @@ def router_loss(mixtures: Iterable[MixtureOfExperts]) -> RouterLoss:
         [m.load_balance_weight * s.load_balance + m.router_z_weight * s.router_z for m, s in noted]
     ).sum() / len({id(mixture) for mixture, _ in noted})
     num_tokens = torch.stack([s.num_tokens for _, s in noted]).sum()
-    num_assignments = torch.stack([s.num_assignments for _, s in noted]).sum()
-    return RouterLoss(
-        loss,
-        {
-            "load_balance_loss": (torch.stack([s.load_balance.detach() for _, s in noted]).sum(), num_tokens),
-            "router_z_loss": (torch.stack([s.router_z.detach() for _, s in noted]).sum(), num_tokens),
-            "dropped_assignments": (torch.stack([s.num_dropped for _, s in noted]).sum(), num_assignments),
-        },
+    sums = (
+        (torch.stack([s.load_balance.detach() for _, s in noted]).sum(), num_tokens),
+        (torch.stack([s.router_z.detach() for _, s in noted]).sum(), num_tokens),
+        (
+            torch.stack([s.num_dropped for _, s in noted]).sum(),
+            torch.stack([s.num_assignments for _, s in noted]).sum(),
+        ),
     )
+    return loss, {name: torch.stack([one.double() for one in pair]) for name, pair in zip(MEANS, sums, strict=True)}

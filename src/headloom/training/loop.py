@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn, Protocol, Self, assert_never
 
+import torch
 from torch import Tensor
 
 from headloom.errors import TrainingDiverged
@@ -49,9 +50,12 @@ class Interval:
     num_steps: int = 0
     data_wait_seconds: float = 0.0
     elapsed_seconds: float = 0.0
+    means: dict[str, Any] = field(default_factory=dict)
+    """Sum and count by name: see `StepReport.means`."""
 
     def read(self) -> tuple[float, float, int]:
         """loss, nll and num_correct as plain numbers."""
+        self.means = {name: torch.as_tensor(pair).tolist() for name, pair in self.means.items()}
         self.loss, self.nll, self.num_correct = float(self.loss), float(self.nll), int(self.num_correct)
         return self.loss, self.nll, self.num_correct
 
@@ -257,6 +261,8 @@ class Loop:
         interval.num_correct += report.num_correct
         interval.num_targets += report.num_targets
         interval.num_steps += 1
+        for name, pair in report.means.items():
+            interval.means[name] = pair + torch.as_tensor(interval.means.get(name, 0.0), device=pair.device)
         if is_read:
             interval.read()  # the device is done with all of the interval: its time is counted
         interval.elapsed_seconds += time.perf_counter() - started_at
@@ -279,6 +285,7 @@ class Loop:
             "train/data_wait_seconds": interval.data_wait_seconds,
             "train/epoch": self.batches.epoch,
         }
+        values |= {f"train/{name}": total / max(count, 1) for name, (total, count) in interval.means.items()}
         if self.trainer.num_skipped:
             values["train/skipped_updates"] = self.trainer.num_skipped
         values |= {f"gradient_norm/{layer}": float(norm) for layer, norm in report.layer_grad_norms.items()}

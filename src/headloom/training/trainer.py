@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headloom.nn.mixture import MEANS, MixtureOfExperts, router_loss
 from headloom.tasks.base import Task
 from headloom.training.averaging import WeightAverage
 from headloom.training.engine import PROCESS_ALONE, CountedBatch, Engine
@@ -42,6 +43,8 @@ class StepReport:
     """The gradient was not finite, and no loss scaler is to blame; or the loss was over `Trainer.max_loss`. Known at
     once only to a trainer that `waits`."""
     layer_grad_norms: dict[str, Tensor] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)
+    """Sum and count of what the model itself has to tell by name, such as the losses of its routers."""
 
 
 class Trainer:
@@ -84,6 +87,7 @@ class Trainer:
         self.max_grad_norm = max_grad_norm
         self.average = average
         self.engine = engine
+        self.mixtures = [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
         self.step = 0
         self.num_skipped = 0
         self.num_halved = 0
@@ -111,7 +115,8 @@ class Trainer:
         if report.num_targets == 0:
             return self._skip(report)
         self._backward(batches, report)
-        self.engine.ranks.add_up(report.loss, report.nll, report.num_correct)
+        means = [one for pair in report.means.values() for one in pair.unbind()]
+        self.engine.ranks.add_up(report.loss, report.nll, report.num_correct, *means)
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradient
         if with_layers:
             report.layer_grad_norms = {
@@ -142,6 +147,7 @@ class Trainer:
             num_targets=num_targets,
             grad_norm=torch.zeros((), device=self.device),
             learning_rate=learning_rate,
+            means={name: torch.zeros(2, dtype=torch.float64, device=self.device) for name in MEANS if self.mixtures},
         )
 
     def _backward(self, batches: Sequence[CountedBatch], report: StepReport) -> None:
@@ -162,7 +168,7 @@ class Trainer:
             halves = [half for half in pending[too_large].halves() if half.num_targets > 0]
             pending[too_large : too_large + 1] = halves
             self.optimizer.zero_grad(set_to_none=True)
-            for total in (report.loss, report.nll, report.num_correct):
+            for total in (report.loss, report.nll, report.num_correct, *report.means.values()):
                 total.zero_()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -183,10 +189,18 @@ class Trainer:
         return None
 
     def _add(self, batch: CountedBatch, report: StepReport) -> None:
+        for mixture in self.mixtures:
+            mixture.take()  # what a failed attempt, or recomputing a block, has left
         with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
             sums = self.engine.loss_sum(self.task, self.model, batch.to(self.device))
-        self.scaler.scale(sums.loss / report.num_targets).backward()  # type: ignore[no-untyped-call]
-        report.loss += sums.loss.detach()
+        loss = sums.loss
+        if self.mixtures:
+            routing, means = router_loss(self.mixtures)
+            loss = loss + routing
+            for name, pair in means.items():
+                report.means[name] += pair
+        self.scaler.scale(loss / report.num_targets).backward()  # type: ignore[no-untyped-call]
+        report.loss += loss.detach()
         report.nll += sums.nll
         report.num_correct += sums.num_correct
         report.num_choices = sums.num_choices
