@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headloom.data.batch import Batch
 from headloom.nn.loss import IGNORE
 from headloom.training.averaging import WeightAverage
-from headloom.training.optim import adam, adamw
+from headloom.training.optim import DecayRule, adam, adamw
 from headloom.training.trainer import Trainer, layer_grad_norms
 
 
@@ -275,9 +275,13 @@ def test_a_trainer_with_restored_state_goes_on_bit_for_bit(make_trainer, make_ba
 
 def test_a_restored_optimizer_keeps_its_own_options(make_trainer, make_batch):
     """B64: what the user sets for the rest of a run is not undone by what the checkpoint holds."""
-    before = make_trainer(optimizer=lambda model: adamw(model, beta1=0.9, beta2=0.9, epsilon=1e-8, weight_decay=0.5))
+
+    def decayed(model: nn.Module, **options: float) -> torch.optim.Optimizer:
+        return adamw(model, **options, rule=DecayRule())
+
+    before = make_trainer(optimizer=lambda model: decayed(model, beta1=0.9, beta2=0.9, epsilon=1e-8, weight_decay=0.5))
     before.train_step([make_batch([3])])
-    after = make_trainer(optimizer=lambda model: adamw(model, beta1=0.8, beta2=0.99, epsilon=1e-9, weight_decay=0.1))
+    after = make_trainer(optimizer=lambda model: decayed(model, beta1=0.8, beta2=0.99, epsilon=1e-9, weight_decay=0.1))
     after.load_state(before.state())
     groups = after.optimizer.param_groups
     assert [(g["betas"], g["eps"], g["weight_decay"]) for g in groups] == [
