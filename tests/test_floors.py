@@ -28,7 +28,8 @@ FLOORS = {
     "work": 7,
     "average": 7,
     "training_run": 8,
-    "run": 9,
+    "checks": 9,
+    "run": 10,
 }
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

@@ -74,6 +74,15 @@ def peak_rate(config: TrainConfig) -> float:
     return config.optimizer.unset_lr if config.optimizer.lr is None else config.optimizer.lr
 
 
+def rate_option(config: TrainConfig, rate: float) -> str:
+    """The option that makes `rate` the peak of the schedule, as it is written on the command line."""
+    match config.schedule:
+        case schema_schedule.NoamConfig(factor=factor):
+            return f"schedule.factor={factor * rate / peak_rate(config):.2g}"
+        case _:
+            return f"optimizer.lr={rate:.2g}"
+
+
 def build_learning_rate(config: TrainConfig) -> schedule.LearningRate | schedule.Plateau:
     warmup_steps, max_steps = _num_warmup_steps(config), config.trainer.max_steps
     match config.schedule:

@@ -4,10 +4,11 @@ Modules that only one of them needs are imported inside it, so that a
 translation starts fast.
 """
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
-from headloom.config.schema import TrainConfig
+from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
@@ -20,6 +21,8 @@ from headloom.work.families import load_trained
 def train(config: TrainConfig, run_dir: Path) -> float:
     """Train as `config` says, with everything the run leaves in `run_dir`; the best headline metric reached.
 
+    With `check` it trains nothing: see checks.py. The result is then NaN.
+
     Raises:
         ConfigError, DataError, CheckpointError: the run cannot start or go on; the message says why.
         TrainingDiverged: see `Trainer.train_step`.
@@ -28,7 +31,16 @@ def train(config: TrainConfig, run_dir: Path) -> float:
     from headloom.training_run import TrainingRun
 
     keep_freed_memory()
-    return TrainingRun(config, run_dir).run()
+    match config.check:
+        case Check.none:
+            return TrainingRun(config, run_dir).run()
+        case Check.lr:
+            from headloom.checks import find_learning_rate
+
+            find_learning_rate(config, run_dir)
+            return math.nan
+        case _:
+            assert_never(config.check)
 
 
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:

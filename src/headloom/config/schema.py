@@ -10,6 +10,7 @@ options is an enum (`norm.kind=rms`).
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
@@ -150,6 +151,11 @@ YOUNGER_GROUPS = {"attention": "full"}
 """Groups that the first checkpoints do not have, and the choice that those were trained with."""
 
 
+class Check(Enum):
+    none = "none"
+    lr = "lr"  # see checks.py
+
+
 @dataclass(kw_only=True)
 class TrainConfig:
     """Options of train.py."""
@@ -172,8 +178,14 @@ class TrainConfig:
     """never: a fresh run, refused in a folder that holds checkpoints. auto: go on from checkpoints/last.pt of the
     run's folder when there is one. A path, to a checkpoint or to a run's folder: go on from there."""
 
+    check: Check = Check.none
+    """What to do in place of a training. lr: raise the rate over 100 updates of a fresh model; its loss is drawn in
+    learning_rates.png in the run's folder, and the log suggests a rate. none: train."""
+
     def __post_init__(self) -> None:
         rules.at_least("seed", self.seed, 0)
+        if self.check is not Check.none and self.resume != "never":
+            raise ConfigError(f"check={self.check.name} begins with a fresh model: remove resume={self.resume}")
         if not self.resume:
             raise ConfigError("resume is empty: set it to never, auto or the path of a checkpoint or run folder")
         check_search("train.py", self.decoding)
