@@ -15,6 +15,7 @@ from headloom.config.schema_training import OnDivergence, OnScaleCollapse
 from headloom.errors import CheckpointError, ConfigError
 from headloom.insight.dashboard import Dashboard
 from headloom.insight.progress import StepProgress
+from headloom.nn.kernel_report import kernel_report
 from headloom.training import guard
 from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights, save_checkpoint
@@ -113,6 +114,8 @@ class TrainingRun:
             trainer.max_tokens,
             trainer.accumulation,
         )
+        for line in kernel_report(self.work.model, device=self.device, dtype=self.dtype or torch.float32):
+            logger.info("%s", line)
         for line in describe_groups(self.trainer.optimizer, peak=peak_rate(config)):
             logger.info("%s, %s: %s", config.optimizer.kind.name, config.schedule.kind.name, line)
         loop = Loop(

@@ -162,6 +162,24 @@ class MultiHeadAttention(nn.Module):
             self.recorder(weights_BHTS.detach())
         return self.output(out_BHTK.transpose(1, 2).flatten(-2))
 
+    def kernel(
+        self, num_keys: int, *, causal: bool, padded: bool, training: bool, device: torch.device, dtype: torch.dtype
+    ) -> kernels.Choice:
+        """What will compute this attention over `num_keys` tokens, as many queries, and why."""
+        return kernels.choose(
+            device_type=device.type,
+            dtype=dtype,
+            num_queries=num_keys,
+            num_keys=num_keys,
+            causal=causal,
+            hides=padded or (self.pattern is not None and self.pattern.allowed(num_keys, num_keys, device) is not None),
+            biased=self.is_biased,
+            learns_bias=self.positional is not None and self.positional.learns_bias,
+            capped=self.soft_cap is not None,
+            dropout_probability=self.dropout if training else 0.0,
+            with_gradient=training,
+        )
+
     def start_cache(self, num_rows: int, max_length: int, like: Tensor) -> KeyValues:
         """Room for `max_length` tokens of `num_rows` hypotheses, on the device and in the precision of `like`."""
         shape = (num_rows, self.num_kv_heads, max_length, self.head_width)

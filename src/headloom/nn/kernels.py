@@ -40,7 +40,7 @@ class Choice:
 
 CAPPED = Choice(Kernel.written_out, "no fused kernel caps the scores")
 DROPS_ON_CPU = Choice(Kernel.written_out, "dropout turns PyTorch's fused CPU kernel off, and ours costs less")
-LEARNT_ON_CPU = Choice(Kernel.written_out, "PyTorch's fused CPU kernel gives a learnt score bias no gradient")
+LEARNT_ON_CPU = Choice(Kernel.written_out, "a score bias with a gradient turns PyTorch's fused CPU kernel off")
 SHORT_ON_CPU = Choice(
     Kernel.written_out, f"faster than the fused backward on a CPU in bfloat16 below {CPU_FUSED_MIN_KEYS} keys"
 )
