@@ -117,6 +117,19 @@ def build_tokenizers(
             raise AssertionError(config)
 
 
+def build_text_tokenizer(config: schema_text.TokenizerConfig, texts: TextPairs, folder: Path) -> Tokenizer:
+    """The one tokenizer of a model that has one side; trained on the sources of `texts` where none is given."""
+    match config:
+        case schema_text.ByteConfig():
+            return ByteTokenizer()
+        case schema_text.CharConfig():
+            return _trained(config, texts, folder, side=0)
+        case schema_text.BpeConfig() | schema_text.UnigramConfig():
+            return _given_or_trained(config, config.source_model, texts, folder, side=0)
+        case _:
+            raise AssertionError(config)
+
+
 def _given_or_trained(
     config: schema_text.SubwordConfig, model: Path | None, train: TextPairs, folder: Path, *, side: int | None
 ) -> Tokenizer:

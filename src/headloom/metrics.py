@@ -1,12 +1,15 @@
-"""Scores of translations, as sacreBLEU gives them.
+"""Scores of translations, as sacreBLEU gives them; of classes, tags and numbers, counted here.
 
-Both take detokenised text, cased, one reference each, and give what
-`sacrebleu REFERENCES < HYPOTHESES` prints: the signature says how to repeat it.
+`bleu` and `chrf` take detokenised text, cased, one reference each, and give
+what `sacrebleu REFERENCES < HYPOTHESES` prints: the signature says how to
+repeat it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -60,3 +63,96 @@ def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequenc
         )
     score = metric.corpus_score(hypotheses, [references])
     return Score(float(score.score), str(metric.get_signature()))
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How one class, tag or kind of entity was found; shares from 0 to 1, and 0 where there is nothing to divide by."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    num_gold: int
+    num_predicted: int
+
+
+def _class_score(name: str, num_correct: int, num_gold: int, num_predicted: int) -> ClassScore:
+    precision = num_correct / num_predicted if num_predicted else 0.0
+    recall = num_correct / num_gold if num_gold else 0.0
+    f1 = 2 * num_correct / (num_gold + num_predicted) if num_gold + num_predicted else 0.0
+    return ClassScore(name, precision, recall, f1, num_gold, num_predicted)
+
+
+def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, *, num_classes: int) -> np.ndarray:
+    """How often each class (row) was taken for each (column), as int64."""
+    counts = np.bincount(gold.astype(np.int64) * num_classes + predicted, minlength=num_classes * num_classes)
+    return counts.reshape(num_classes, num_classes)
+
+
+def class_scores(confusion: np.ndarray, names: Sequence[str]) -> list[ClassScore]:
+    """Precision, recall and F1 of each class, in the order of `names`."""
+    correct, gold, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    return [_class_score(name, int(correct[i]), int(gold[i]), int(predicted[i])) for i, name in enumerate(names)]
+
+
+def macro_f1(scores: Sequence[ClassScore]) -> float:
+    """The mean F1 of the classes that occur in the gold labels or in the predictions; 0 where none does."""
+    occurring = [score.f1 for score in scores if score.num_gold + score.num_predicted]
+    return sum(occurring) / len(occurring) if occurring else 0.0
+
+
+def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """First word, word after the last, and kind of each entity of a sentence tagged with BIO.
+
+    As in the evaluation of CoNLL 2000 (Tjong Kim Sang and Buchholz 2000): an
+    entity begins at B-, and at an I- that continues none of its kind.
+    """
+    found = set()
+    start = 0
+    kind: str | None = None
+    for place, tag in enumerate([*tags, "O"]):
+        prefix, _, name = tag.partition("-")
+        if kind is not None and (prefix != "I" or name != kind):
+            found.add((start, place, kind))
+            kind = None
+        if prefix in ("B", "I") and kind is None:
+            start, kind = place, name
+    return found
+
+
+def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> list[ClassScore]:
+    """Scores over all entities of the sentences, named `all`, and then of each kind; one is right when its
+    words and its kind are.
+
+    Raises:
+        ValueError: a sentence has not one tag for each word on both sides.
+    """
+    counts: dict[str, list[int]] = {}
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        if len(gold_tags) != len(predicted_tags):
+            raise ValueError(f"{len(gold_tags)} gold tags and {len(predicted_tags)} predicted ones for one sentence")
+        gold_found, predicted_found = entities(gold_tags), entities(predicted_tags)
+        for column, found in enumerate((gold_found & predicted_found, gold_found, predicted_found)):
+            for *_, kind in found:
+                counts.setdefault(kind, [0, 0, 0])[column] += 1
+    total = [sum(column) for column in zip(*counts.values(), strict=True)] or [0, 0, 0]
+    return [_class_score("all", *total), *(_class_score(kind, *counts[kind]) for kind in sorted(counts))]
+
+
+def pearson(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of two lists of numbers; NaN where one of them does not vary."""
+    x, y = (side.astype(np.float64) - side.mean(dtype=np.float64) for side in (first, second))
+    norm = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / norm if norm > 0 else math.nan
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of ranks, equal numbers sharing the mean of theirs (Spearman 1904)."""
+    return pearson(_ranks(first), _ranks(second))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((last - counts + 1 + last) / 2)[place]

@@ -23,7 +23,7 @@ from headloom.config.schema import CHOICES, DISCRIMINATORS, MODULES, ROOTS, Trai
 from headloom.config.schema_training import TrainerConfig
 
 TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
-PLURALS = {str: "texts", Path: "paths"}
+PLURALS = {str: "texts", Path: "paths", float: "numbers"}
 
 
 def takes(annotation: Any) -> str:

@@ -19,6 +19,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from headloom.config import rules
+from headloom.config.families import check_family
 from headloom.config.part_rules import check_parts
 from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import (
@@ -41,16 +42,15 @@ from headloom.config.schema_decoding import (
     ScoreConfig,
     check_search,
 )
+from headloom.config.schema_labelled import LABELLED_DATA, LABELLED_TASKS, ClassifierConfig
 from headloom.config.schema_language import (
     AliceConfig,
     LanguageModelingConfig,
     LmConfig,
-    RunningTextConfig,
     TextConfig,
     TinyShakespeareConfig,
-    check_language_modeling,
 )
-from headloom.config.schema_model import ModelConfig, ModelKind, Seq2SeqConfig, Tying
+from headloom.config.schema_model import ModelConfig, Seq2SeqConfig
 from headloom.config.schema_optimizer import (
     AdafactorConfig,
     AdamConfig,
@@ -97,13 +97,13 @@ from headloom.errors import ConfigError
 RESUME_WORDS = ("never", "auto")
 
 CHOICES: dict[str, dict[str, type[Any]]] = {
-    "model": {"seq2seq": Seq2SeqConfig, "lm": LmConfig},
+    "model": {"seq2seq": Seq2SeqConfig, "lm": LmConfig, "classifier": ClassifierConfig},
     "position": POSITIONS,
     "norm": NORMS,
     "feed_forward": FEED_FORWARDS,
     "attention": ATTENTIONS,
     "tokenizer": {"bpe": BpeConfig, "unigram": UnigramConfig, "char": CharConfig, "byte": ByteConfig},
-    "task": {"translation": TranslationConfig, "language_modeling": LanguageModelingConfig},
+    "task": {"translation": TranslationConfig, "language_modeling": LanguageModelingConfig, **LABELLED_TASKS},
     "data": {
         "homeassistant": HomeAssistantConfig,
         "multi30k": Multi30kConfig,
@@ -116,6 +116,7 @@ CHOICES: dict[str, dict[str, type[Any]]] = {
         "alice": AliceConfig,
         "tiny_shakespeare": TinyShakespeareConfig,
         "text": TextConfig,
+        **LABELLED_DATA,
     },
     "optimizer": {
         "adam": AdamConfig,
@@ -193,7 +194,7 @@ class TrainConfig:
             self.attention = FullAttentionConfig()
         check_parts(self.model, self.position, self.norm)
         self._check_table()
-        self._check_family()
+        check_family(self.model, self.task, self.data, self.tokenizer)
         if isinstance(self.schedule, NoamConfig) and self.optimizer.lr is not None:
             raise ConfigError(
                 f"optimizer.lr={self.optimizer.lr} has no effect with schedule=noam, which computes its own rate: "
@@ -213,40 +214,13 @@ class TrainConfig:
 
     def _check_table(self) -> None:
         if isinstance(self.position, LearnedConfig):
-            for section in ("data", "decoding"):
+            for section in ("data",) if isinstance(self.model, ClassifierConfig) else ("data", "decoding"):
                 longest = getattr(self, section).max_length
                 if longest > self.position.max_length:
                     raise ConfigError(
                         f"{section}.max_length={longest} passes the table of position=learned: "
                         f"lower it or raise position.max_length={self.position.max_length}"
                     )
-
-    def _check_family(self) -> None:
-        """Model, task and data speak of one kind of thing."""
-        data, task = self.data, self.task
-        match task:
-            case LanguageModelingConfig():
-                family = ModelKind.lm
-                fits, wanted = isinstance(data, RunningTextConfig), "running text, such as data=text"
-            case _:
-                family = ModelKind.seq2seq
-                fits, wanted = not isinstance(data, RunningTextConfig), "pairs of lines"
-        if self.model.kind is not family:
-            raise ConfigError(
-                f"task={task.kind.name} needs model={family.name}, not model={self.model.kind.name}: choose it"
-            )
-        if not fits:
-            raise ConfigError(f"task={task.kind.name} needs {wanted}, which data={data.kind.name} is not")
-        match self.model:
-            case Seq2SeqConfig(tying=Tying.all) if not self.tokenizer.shares_one_vocabulary:
-                raise ConfigError(
-                    "model.tying=all needs one vocabulary for both sides: set tokenizer.joint=true or "
-                    "model.tying=decoder"
-                )
-            case LmConfig() if not self.tokenizer.shares_one_vocabulary:
-                raise rules.no_effect("tokenizer.joint=false", "model=lm, which has one side")
-        if isinstance(task, LanguageModelingConfig):
-            check_language_modeling(data, task, self.tokenizer)
 
 
 ROOTS: dict[str, type[Any]] = {"train": TrainConfig, "evaluate": EvaluateConfig, "translate": TranslateConfig}

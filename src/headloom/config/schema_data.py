@@ -21,6 +21,8 @@ class DataKind(Enum):
     jsonl = "jsonl"
     copy = "copy"
     reverse = "reverse"
+    labelled = "labelled"
+    conll = "conll"
     alice = "alice"
     tiny_shakespeare = "tiny_shakespeare"
     text = "text"

@@ -133,6 +133,9 @@ class ByteConfig(TokenizerConfig):
 
 class TaskKind(Enum):
     translation = "translation"
+    classification = "classification"
+    regression = "regression"
+    tagging = "tagging"
     language_modeling = "language_modeling"
 
 

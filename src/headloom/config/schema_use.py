@@ -28,6 +28,9 @@ class EvaluateDataConfig:
     """Source text to translate in place of the split."""
     target: Path | None = None
     """Reference translation of data.source, line by line."""
+    path: Path | None = None
+    """Labelled file to score in place of the split, read as the training file was: for classification, regression and
+    tagging."""
     folder: Path | None = None
     """Folder where corpora are kept and what is scored is prepared. null: the one of the training."""
 
@@ -35,11 +38,14 @@ class EvaluateDataConfig:
         rules.together("data.source", self.source, "data.target", self.target)
         if self.split is not None and self.source is not None:
             raise rules.no_effect("data.split", "data.source, which is scored in place of a split")
+        for option in ("split", "source"):
+            if self.path is not None and getattr(self, option) is not None:
+                raise rules.no_effect(f"data.{option}", "data.path, which is scored in its place")
 
     @property
     def name(self) -> str:
         """What is scored, in a word: valid, test or files."""
-        if self.source is not None:
+        if self.source is not None or self.path is not None:
             return "files"
         return (self.split or Split.test).name
 
@@ -91,7 +97,8 @@ class TranslateConfig:
     format: LineFormat = LineFormat.text
     """text, or jsonl: lines in and out are JSON objects, whose other fields pass through. A translation model reads
     source and, where there are any, prefix (what the translation begins with), required, forbidden and seed; it adds
-    translation, score, log_probability, and n_best where decoding.num_best is above 1."""
+    translation, score, log_probability, and n_best where decoding.num_best is above 1. A classifier reads text, and
+    second_text where it was trained on two; it adds label and probability, value, or tags."""
     on_bad_line: OnBadLine = OnBadLine.fail
     """A line that is not UTF-8 or cannot be used: fail ends with an error that names it, skip gives an empty line (in
     jsonl a field error), replace reads bytes that are not UTF-8 as U+FFFD."""

@@ -71,8 +71,8 @@ def collate(
     source: Ranges, target: Ranges, *, source_pad: int, target_pad: int, bos: int, multiple: int, rows: np.ndarray
 ) -> Batch:
     """The padded batch of the two sides, whose rows end in eos; widths are rounded up to `multiple`."""
-    source_BS, allowed_BS = _padded(source, fill=source_pad, multiple=multiple)
-    target_BT, real_BT = _padded(target, fill=IGNORE, multiple=multiple)
+    source_BS, allowed_BS = padded(source, fill=source_pad, multiple=multiple)
+    target_BT, real_BT = padded(target, fill=IGNORE, multiple=multiple)
     input_BT = np.empty_like(target_BT)
     input_BT[:, 0] = bos
     input_BT[:, 1:] = target_BT[:, :-1]
@@ -87,7 +87,8 @@ def collate(
     )
 
 
-def _padded(side: Ranges, *, fill: int, multiple: int) -> tuple[np.ndarray, np.ndarray]:
+def padded(side: Ranges, *, fill: int, multiple: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows as an int64 matrix filled up with `fill`, its width a multiple of `multiple`; and what is no filling."""
     width = -(-int(side.lengths.max()) // multiple) * multiple
     column = np.arange(width)
     real = column < side.lengths[:, None]
@@ -136,7 +137,7 @@ class TrainingBatches:
             pad_to_multiple=pad_to_multiple,
         )
         self._longest = max(pairs.source_side.lengths.max(), pairs.target_side.lengths.max())
-        self._pool: _Pool | None = None
+        self._pool: Pool | None = None
 
     @property
     def epoch(self) -> int:
@@ -159,14 +160,14 @@ class TrainingBatches:
 
     def __next__(self) -> Batch:
         if self._pool is None or self._pool.number != self._sampler.pool:
-            self._pool = _Pool(self._sampler.pool, self._sampler.pool_rows(), self._pairs)
+            self._pool = Pool(self._sampler.pool, self._sampler.pool_rows(), self._pairs)
         epoch = self._sampler.epoch
         rows = next(self._sampler)
         source, target = self._pool.take(rows)
         source_tokenizer, target_tokenizer = self._tokenizers
         if self._sampling:
             texts = [self._pairs.text(int(row)) for row in rows]
-            seeds = _draw_seeds(self._seed, epoch, rows)
+            seeds = draw_seeds(self._seed, epoch, rows)
             if source_tokenizer.sampling:
                 source = self._drawn(source_tokenizer, [text for text, _ in texts], source, seeds[0])
             if target_tokenizer.sampling:
@@ -180,11 +181,10 @@ class TrainingBatches:
                 drawn.append(np.array([*ids, tokenizer.eos_id], dtype=np.int64))
             else:
                 drawn.append(plain.flat[plain.starts[i] :][: plain.lengths[i]].astype(np.int64))
-        lengths = np.array([len(ids) for ids in drawn], dtype=np.int64)
-        return Ranges(np.concatenate(drawn), np.cumsum(lengths) - lengths, lengths)
+        return Ranges.of(drawn)
 
 
-class _Pool:
+class Pool:
     """The ids of the rows of one pool of the sampler, read from disk at once."""
 
     def __init__(self, number: tuple[int, int], rows: np.ndarray, pairs: TokenPairs) -> None:
@@ -236,7 +236,7 @@ def _collated(
     )
 
 
-def _draw_seeds(seed: int, epoch: int, rows: np.ndarray) -> tuple[int, int]:
+def draw_seeds(seed: int, epoch: int, rows: np.ndarray) -> tuple[int, int]:
     """A 32-bit seed for each side."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{seed} {epoch}".encode("ascii"))

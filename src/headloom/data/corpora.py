@@ -10,8 +10,10 @@ file of its own as `headloom.data.homeassistant` does, and its option in
 from collections.abc import Callable
 from pathlib import Path
 
+from headloom.data.conll import open_conll
 from headloom.data.files import open_jsonl, open_parallel, open_tsv
 from headloom.data.homeassistant import homeassistant
+from headloom.data.labelled import Columns, Format, Header, open_labelled
 from headloom.data.multi30k import multi30k
 from headloom.data.prepared import lines_folder
 from headloom.data.split import split_off
@@ -20,7 +22,18 @@ from headloom.data.tatoeba import tatoeba
 from headloom.data.text import Corpus, TextPairs
 from headloom.errors import ConfigError
 
-__all__ = ["SyntheticTask", "homeassistant", "jsonl", "multi30k", "parallel", "synthetic", "tatoeba", "tsv"]
+__all__ = [
+    "SyntheticTask",
+    "conll",
+    "homeassistant",
+    "jsonl",
+    "labelled",
+    "multi30k",
+    "parallel",
+    "synthetic",
+    "tatoeba",
+    "tsv",
+]
 
 
 def parallel(
@@ -104,6 +117,57 @@ def jsonl(
 
     def opened(path: Path) -> TextPairs:
         return open_jsonl(path, source_field=source_field, target_field=target_field, cache=lines_folder(folder))
+
+    return _own_paths(opened, path, valid_path, test_path, valid_share=valid_share, folder=folder)
+
+
+def labelled(
+    *,
+    path: Path,
+    valid_path: Path | None = None,
+    test_path: Path | None = None,
+    columns: Columns,
+    header: Header,
+    format: Format,
+    valid_share: float | None = None,
+    folder: Path,
+) -> Corpus:
+    """A file of labelled text a split, plain or .gz: see `open_labelled`.
+
+    Exactly one of `valid_path` and `valid_share` is given; see `split_off`.
+
+    Raises:
+        DataError: as `open_labelled` and `split_off`.
+        ConfigError: both or neither of validation file and share, or columns that cannot be.
+    """
+
+    def opened(path: Path) -> TextPairs:
+        return open_labelled(path, columns=columns, header=header, format=format, cache=lines_folder(folder))
+
+    return _own_paths(opened, path, valid_path, test_path, valid_share=valid_share, folder=folder)
+
+
+def conll(
+    *,
+    path: Path,
+    valid_path: Path | None = None,
+    test_path: Path | None = None,
+    token_column: int = 0,
+    tag_column: int | None = None,
+    valid_share: float | None = None,
+    folder: Path,
+) -> Corpus:
+    """A file of tagged words a split, plain or .gz: see `open_conll`.
+
+    Exactly one of `valid_path` and `valid_share` is given; see `split_off`.
+
+    Raises:
+        DataError: as `open_conll` and `split_off`.
+        ConfigError: both or neither of validation file and share, or columns that cannot be.
+    """
+
+    def opened(path: Path) -> TextPairs:
+        return open_conll(path, token_column=token_column, tag_column=tag_column, cache=lines_folder(folder))
 
     return _own_paths(opened, path, valid_path, test_path, valid_share=valid_share, folder=folder)
 

@@ -90,22 +90,37 @@ def open_jsonl(path: Path, *, source_field: str, target_field: str, cache: Path)
         raise ConfigError(f"data.source_field and data.target_field are both {source_field!r}; they must differ")
 
     def parse(line: str, place: str) -> tuple[str, str]:
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{place} is not JSON ({error})") from None
-        except RecursionError:
-            raise DataError(f"{place} is not JSON that can be read: it is nested too deep") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{place} is not a JSON object")
-        source, target = (_json_text(record, field, place) for field in (source_field, target_field))
+        record = json_record(line, place)
+        source, target = (json_text(record, field, place) for field in (source_field, target_field))
         return source, target
 
     rule = "jsonl " + content_hash([source_field, target_field])
     return _PairedLines(path, parse, rule=rule, cache=cache)
 
 
-def _json_text(record: dict[str, object], field: str, place: str) -> str:
+def json_record(line: str, place: str) -> dict[str, object]:
+    """The JSON object of a line.
+
+    Raises:
+        DataError: it is none; the message begins with `place`.
+    """
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{place} is not JSON ({error})") from None
+    except RecursionError:
+        raise DataError(f"{place} is not JSON that can be read: it is nested too deep") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{place} is not a JSON object")
+    return record
+
+
+def json_text(record: dict[str, object], field: str, place: str) -> str:
+    """The text of a field, a line end inside it as a space.
+
+    Raises:
+        DataError: it is missing or no text; the message begins with `place`.
+    """
     value = record.get(field)
     if not isinstance(value, str):
         what = "is not text" if field in record else "is missing"

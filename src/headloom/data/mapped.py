@@ -8,6 +8,7 @@ they cost no second trip to the disk.
 """
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,12 @@ class Ranges:
     flat: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray]) -> "Ranges":
+        """The rows one after the other."""
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        return cls(np.concatenate(rows), np.cumsum(lengths) - lengths, lengths)
 
     def take(self, index: np.ndarray) -> "Ranges":
         """The rows of these places, in this order; `flat` is shared."""

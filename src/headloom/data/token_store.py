@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _FORMAT = 1
 _CHUNK_PAIRS = 1 << 16  # pairs encoded at once ...
 _CHUNK_CHARACTERS = 1 << 24  # ... or fewer, where lines are long
-_META = "store.json"
+META = "store.json"
 
 
 class TokenPairs:
@@ -56,7 +56,7 @@ class TokenPairs:
     def __init__(self, folder: Path, pairs: TextPairs) -> None:
         self._pairs = pairs
         try:
-            meta: dict[str, Any] = json.loads((folder / _META).read_bytes())
+            meta: dict[str, Any] = json.loads((folder / META).read_bytes())
             self.num_pairs, self.num_truncated = meta["num_pairs"], meta["num_truncated"]
             self.num_long, self.num_empty = meta["num_long"], meta["num_empty"]
             self.num_dropped = self.num_long + self.num_empty
@@ -134,9 +134,9 @@ def tokenize_pairs(
     content = [pairs.fingerprint, source_tokenizer.fingerprint, target_tokenizer.fingerprint]
     key = hashlib.sha256(json.dumps([_FORMAT, *content, max_length, truncate]).encode("utf-8")).hexdigest()[:32]
     store = folder / f"tokens-{key}"
-    if not (store / _META).exists():
+    if not (store / META).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_written_beside(store, complete=store / _META) as partial:
+        with folder_written_beside(store, complete=store / META) as partial:
             _Writer(partial, source_tokenizer, target_tokenizer, max_length, truncate).write(pairs, description)
     tokens = TokenPairs(store, pairs)
     _report(tokens, description, max_length)
@@ -156,29 +156,36 @@ def _report(tokens: TokenPairs, description: str, max_length: int) -> None:
         )  # fmt: skip
 
 
-class _Side:
+class SideWriter:
     """The files of one side while they are written; `files` closes them."""
 
-    def __init__(self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack) -> None:
-        self.tokenizer = tokenizer
-        self.dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
+    def __init__(self, folder: Path, name: str, dtype: str, files: ExitStack) -> None:
+        self.dtype = dtype
         self.num_ids = 0
         self._ids = files.enter_context((folder / f"{name}_ids").open("wb"))
         self._offsets = files.enter_context((folder / f"{name}_offsets").open("wb"))
         self._lengths = files.enter_context((folder / f"{name}_lengths").open("wb"))
         np.zeros(1, "<i8").tofile(self._offsets)
 
-    def append(self, rows: list[np.ndarray], max_pieces: int) -> None:
-        """Add the rows, each cut to `max_pieces` and followed by eos."""
+    def append(self, rows: list[np.ndarray]) -> None:
+        """Add the rows as they are."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        self._append(np.concatenate(rows).astype(self.dtype), lengths)
+
+    def append_cut(self, rows: list[np.ndarray], max_pieces: int, *, eos: int) -> None:
+        """Add the rows, each cut to `max_pieces` and followed by `eos`."""
         lengths = np.fromiter((min(len(row), max_pieces) for row in rows), np.int64, len(rows)) + 1
         ends = np.cumsum(lengths)
         flat = np.empty(int(ends[-1]) if len(ends) else 0, self.dtype)
         is_eos = np.zeros(len(flat), bool)
         is_eos[ends - 1] = True
-        flat[is_eos] = self.tokenizer.eos_id
+        flat[is_eos] = eos
         flat[~is_eos] = np.concatenate([row[:max_pieces] for row in rows]) if rows else 0
+        self._append(flat, lengths)
+
+    def _append(self, flat: np.ndarray, lengths: np.ndarray) -> None:
         flat.tofile(self._ids)
-        (ends + self.num_ids).astype("<i8").tofile(self._offsets)
+        (np.cumsum(lengths) + self.num_ids).astype("<i8").tofile(self._offsets)
         lengths.astype("<i4").tofile(self._lengths)
         self.num_ids += len(flat)
 
@@ -199,9 +206,11 @@ class _Writer:
             (self._folder / "rows").open("wb") as rows,
             progress_bar(total=len(pairs), desc=f"tokenising {description}", unit=" pairs") as progress,
         ):
-            source = _Side(self._folder, "source", self._tokenizers[0], files)
-            target = _Side(self._folder, "target", self._tokenizers[1], files)
-            for sources, targets in _chunks(pairs):
+            source, target = (
+                SideWriter(self._folder, name, id_type(tokenizer), files)
+                for name, tokenizer in zip(("source", "target"), self._tokenizers, strict=True)
+            )
+            for sources, targets in chunks(pairs):
                 self._append(sources, targets, source, target).astype("<i8").tofile(rows)
                 progress.update(len(sources))
         if self._num_rows == 0:
@@ -220,12 +229,13 @@ class _Writer:
             "source_dtype": source.dtype,
             "target_dtype": target.dtype,
         }
-        (self._folder / _META).write_text(json.dumps(meta), encoding="utf-8", newline="\n")
+        (self._folder / META).write_text(json.dumps(meta), encoding="utf-8", newline="\n")
 
-    def _append(self, sources: list[str], targets: list[str], source: _Side, target: _Side) -> np.ndarray:
+    def _append(self, sources: list[str], targets: list[str], source: SideWriter, target: SideWriter) -> np.ndarray:
         """Encode and write one chunk; the rows of the text that were kept."""
-        source_rows = source.tokenizer.encode_arrays(sources)
-        target_rows = target.tokenizer.encode_arrays(targets)
+        source_tokenizer, target_tokenizer = self._tokenizers
+        source_rows = source_tokenizer.encode_arrays(sources)
+        target_rows = target_tokenizer.encode_arrays(targets)
         source_lengths = np.fromiter(map(len, source_rows), np.int64, len(source_rows))
         target_lengths = np.fromiter(map(len, target_rows), np.int64, len(target_rows))
         long = np.maximum(source_lengths, target_lengths) > self._max_pieces
@@ -237,15 +247,21 @@ class _Writer:
             kept = np.flatnonzero(~(long | empty))
             self._num_empty += int(empty.sum())
             self._num_long += int((long & ~empty).sum())
-        source.append([source_rows[i] for i in kept], self._max_pieces)
-        target.append([target_rows[i] for i in kept], self._max_pieces)
+        source.append_cut([source_rows[i] for i in kept], self._max_pieces, eos=source_tokenizer.eos_id)
+        target.append_cut([target_rows[i] for i in kept], self._max_pieces, eos=target_tokenizer.eos_id)
         rows = kept + self._num_pairs
         self._num_pairs += len(sources)
         self._num_rows += len(kept)
         return rows
 
 
-def _chunks(pairs: TextPairs) -> Iterator[tuple[list[str], list[str]]]:
+def id_type(tokenizer: Tokenizer) -> str:
+    """The type in which ids of `tokenizer` are kept."""
+    return "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
+
+
+def chunks(pairs: TextPairs) -> Iterator[tuple[list[str], list[str]]]:
+    """Sources and targets of as many pairs as are encoded at once."""
     sources: list[str] = []
     targets: list[str] = []
     num_characters = 0

@@ -70,11 +70,11 @@ def _figure(name: str, weights_HTS: npt.NDArray[np.float32], queries: tuple[str,
     num_heads = len(weights_HTS)
     num_columns = _num_columns(num_heads)
     num_rows = math.ceil(num_heads / num_columns)
-    cell_height, cell_width = _cell(len(queries)), _cell(len(keys))
+    cell_height, cell_width = cell_size(len(queries)), cell_size(len(keys))
     panel_height, panel_width = cell_height * len(queries), cell_width * len(keys)
-    query_labels_YXC = _labels(queries, cell_height, side="left")
-    key_labels_YXC = _labels(keys, cell_width, side="below")
-    title_YXC = _text(f"{name}: rows attend to columns", 13)
+    query_labels_YXC = labels_beside(queries, cell_height, side="left")
+    key_labels_YXC = labels_beside(keys, cell_width, side="below")
+    title_YXC = drawn_text(f"{name}: rows attend to columns", 13)
     bar_YXC = _colour_bar()
 
     left = MARGIN + query_labels_YXC.shape[1] + 4
@@ -84,27 +84,27 @@ def _figure(name: str, weights_HTS: npt.NDArray[np.float32], queries: tuple[str,
     height = max(bottom + key_labels_YXC.shape[0] + 4, top + GAP + bar_YXC.shape[0]) + MARGIN
     width = max(right + bar_YXC.shape[1], MARGIN + title_YXC.shape[1]) + MARGIN
     pixels_YXC = np.full((height, width, 3), 255, np.uint8)
-    _paste(pixels_YXC, title_YXC, MARGIN, MARGIN)
-    _paste(pixels_YXC, bar_YXC, top + GAP, right)
+    paste(pixels_YXC, title_YXC, MARGIN, MARGIN)
+    paste(pixels_YXC, bar_YXC, top + GAP, right)
     for head in range(num_heads):
         row, column = divmod(head, num_columns)
         y = top + row * (GAP + panel_height) + GAP
         x = left + column * (panel_width + GAP)
-        panel_YXC = _coloured(weights_HTS[head]).repeat(cell_height, axis=0).repeat(cell_width, axis=1)
-        _paste(pixels_YXC, panel_YXC, y, x)
-        _paste(pixels_YXC, _text(f"head {head}", 11), y - GAP + 8, x)
+        panel_YXC = coloured(weights_HTS[head]).repeat(cell_height, axis=0).repeat(cell_width, axis=1)
+        paste(pixels_YXC, panel_YXC, y, x)
+        paste(pixels_YXC, drawn_text(f"head {head}", 11), y - GAP + 8, x)
         if column == 0:
-            _paste(pixels_YXC, query_labels_YXC, y, x - 4 - query_labels_YXC.shape[1])
+            paste(pixels_YXC, query_labels_YXC, y, x - 4 - query_labels_YXC.shape[1])
         if head + num_columns >= num_heads:
-            _paste(pixels_YXC, key_labels_YXC, y + panel_height + 4, x)
+            paste(pixels_YXC, key_labels_YXC, y + panel_height + 4, x)
     return pixels_YXC
 
 
-def _paste(pixels_YXC: Pixels, part_YXC: Pixels, y: int, x: int) -> None:
+def paste(pixels_YXC: Pixels, part_YXC: Pixels, y: int, x: int) -> None:
     pixels_YXC[y : y + part_YXC.shape[0], x : x + part_YXC.shape[1]] = part_YXC
 
 
-def _coloured(weights: npt.NDArray[np.floating]) -> Pixels:
+def coloured(weights: npt.NDArray[np.floating]) -> Pixels:
     """An array of weights with one more axis: the three colours."""
     rgba: Pixels = _COLOURS(_NORM(weights), bytes=True)
     return rgba[..., :3]
@@ -115,7 +115,7 @@ def _num_columns(num_heads: int) -> int:
     return num_heads if num_heads <= 4 else max((4, 3), key=lambda columns: -(-num_heads % columns))
 
 
-def _cell(num_tokens: int) -> int:
+def cell_size(num_tokens: int) -> int:
     """A cell's side in pixels."""
     return max(1, min(CELL, LARGEST_PANEL // num_tokens), math.ceil(SMALLEST_PANEL / num_tokens))
 
@@ -127,7 +127,7 @@ def _names(pieces: Sequence[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=16)  # a run looks at one sentence: its two sides, at every layer and validation
-def _labels(pieces: tuple[str, ...], cell: int, *, side: Literal["left", "below"]) -> Pixels:
+def labels_beside(pieces: tuple[str, ...], cell: int, *, side: Literal["left", "below"]) -> Pixels:
     """The pieces beside their cells: a column of right-aligned texts, or a row of upright ones."""
     length, depth = cell * len(pieces), 180
     stride = math.ceil(CELL / cell)
@@ -152,7 +152,7 @@ def _labels(pieces: tuple[str, ...], cell: int, *, side: Literal["left", "below"
 
 
 @functools.lru_cache(maxsize=256)
-def _text(text: str, size: int) -> Pixels:
+def drawn_text(text: str, size: int) -> Pixels:
     """One line of text, `size` pixels high."""
     figure = Figure(figsize=(size * len(text) / DPI, (size + 4) / DPI), dpi=DPI)
     figure.text(x=0, y=0.5, s=text, parse_math=False, fontsize=_points(size), va="center_baseline")
@@ -166,12 +166,12 @@ def _colour_bar() -> Pixels:
     """The colours from 1 at the top to 0, with the weights they stand for."""
     height, margin = 160, 8
     pixels_YXC = np.full((height + 2 * margin, 60, 3), 255, np.uint8)
-    colours_Y1C = _coloured((1 - np.linspace(0, 1, height)[:, None]) ** 2)
-    _paste(pixels_YXC, colours_Y1C.repeat(14, axis=1), margin, 0)
+    colours_Y1C = coloured((1 - np.linspace(0, 1, height)[:, None]) ** 2)
+    paste(pixels_YXC, colours_Y1C.repeat(14, axis=1), margin, 0)
     for weight in (0, 0.05, 0.2, 0.5, 1):
-        label_YXC = _text(f"{weight}", 10)
+        label_YXC = drawn_text(f"{weight}", 10)
         y = margin + round((1 - math.sqrt(weight)) * (height - 1))
-        _paste(pixels_YXC, label_YXC, y - label_YXC.shape[0] // 2, 20)
+        paste(pixels_YXC, label_YXC, y - label_YXC.shape[0] // 2, 20)
     return pixels_YXC
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from headloom.errors import ConfigError
 from headloom.insight.event_file import EventFile
 from headloom.insight.records_file import RecordsFile
-from headloom.insight.samples import Sample, as_markdown, as_text
+from headloom.insight.samples import NAMES, Sample, as_markdown, as_text
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +85,12 @@ class Dashboard:
         height, width = pixels_YXC.shape[:2]
         self._events.image(step, tag, png.getvalue(), width=width, height=height)
 
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Show sample translations: a table in TensorBoard and the file `samples/step_N.txt`."""
-        self._events.text(step, "samples", as_markdown(samples))
+    def samples(self, step: int, samples: Sequence[Sample], names: tuple[str, str, str] = NAMES) -> None:
+        """Show samples, their three texts under `names`: a table in TensorBoard and the file `samples/step_N.txt`."""
+        self._events.text(step, "samples", as_markdown(samples, names))
         path = self.run_dir / "samples" / f"step_{step}.txt"
         try:
-            path.write_text(as_text(samples), encoding="utf-8", errors="replace", newline="\n")
+            path.write_text(as_text(samples, names), encoding="utf-8", errors="replace", newline="\n")
         except OSError as error:
             if not self._has_warned_of_samples:
                 log.warning("%s cannot be written (%s): samples are lost, training goes on", path, error.strerror)

@@ -21,22 +21,30 @@ def sample_rows(num_rows: int, *, num_samples: int = 10) -> list[int]:
     return [index * num_rows // num_samples for index in range(num_samples)]
 
 
-def as_text(samples: Sequence[Sample]) -> str:
+NAMES = ("source", "reference", "translation")
+"""What the three texts of a sample are called where they are shown."""
+
+
+def as_text(samples: Sequence[Sample], names: tuple[str, str, str] = NAMES) -> str:
     """Three labelled lines a sentence and an empty line between sentences."""
+    width = max(map(len, names)) + 2
     blocks = [
-        f"source:      {sample.source}\nreference:   {sample.reference}\ntranslation: {sample.translation}\n"
+        "".join(
+            f"{name + ':':<{width}}{text}\n"
+            for name, text in zip(names, (sample.source, sample.reference, sample.translation), strict=True)
+        )
         for sample in samples
     ]
     return "\n".join(blocks)
 
 
-def as_markdown(samples: Sequence[Sample]) -> str:
+def as_markdown(samples: Sequence[Sample], names: tuple[str, str, str] = NAMES) -> str:
     """A Markdown table, one sentence a row; characters that Markdown or HTML would act on are shown as they are."""
     rows = [
         f"| {_literal(sample.source)} | {_literal(sample.reference)} | {_literal(sample.translation)} |"
         for sample in samples
     ]
-    return "\n".join(["| source | reference | translation |", "| --- | --- | --- |", *rows])
+    return "\n".join([f"| {' | '.join(names)} |", "| --- | --- | --- |", *rows])
 
 
 def _literal(text: str) -> str:

@@ -26,9 +26,13 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
         self.dropout = Dropout(dropout)
 
+    def vectors(self, token_BT: Tensor) -> Tensor:
+        """x_BTD before positions are added."""
+        return self.table(token_BT) * self.scale
+
     def forward(self, token_BT: Tensor, *, first: int = 0, position_BT: Tensor | None = None) -> Tensor:
         """x_BTD. Positions count from `first`, or are those of `position`, where sequences share a row."""
-        x_BTD = self.table(token_BT) * self.scale
+        x_BTD = self.vectors(token_BT)
         if position_BT is None:
             return self.dropout(self.positional.embed(x_BTD, first=first))
         # What every scheme adds depends on the position alone, and positions are below the width of the row.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
-from headloom.config import saved, schema_language, schema_text
+from headloom.config import saved, schema_labelled, schema_language, schema_text
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
@@ -29,6 +29,10 @@ def start_work(config: TrainConfig, contents: Mapping[str, Any] | None) -> Work:
             from headloom.work.translation import TranslationWork
 
             return TranslationWork(config, contents)
+        case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
+            from headloom.work.classification import ClassificationWork
+
+            return ClassificationWork(config, contents)
         case schema_language.LanguageModelingConfig():
             from headloom.work.language_modeling import LanguageModelingWork
 
@@ -68,6 +72,10 @@ def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
             from headloom.work.translation import fresh_model
 
             return fresh_model(config, contents)
+        case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
+            from headloom.work.classification import fresh_model as fresh_classifier
+
+            return fresh_classifier(config, contents)
         case schema_language.LanguageModelingConfig():
             from headloom.work import language_modeling
 
@@ -83,6 +91,10 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
             from headloom.work.translation_use import evaluate_translation
 
             return evaluate_translation(trained, config, output)
+        case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
+            from headloom.work.classification_use import evaluate_classification
+
+            return evaluate_classification(trained, config, output)
         case schema_language.LanguageModelingConfig():
             from headloom.work.language_modeling_use import evaluate_language_model
 
@@ -102,6 +114,10 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
             from headloom.work.translation_use import translation_predictor
 
             return translation_predictor(trained, config, ensemble)
+        case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
+            from headloom.work.classification_filter import label_predictor
+
+            return label_predictor(trained, config, ensemble)
         case schema_language.LanguageModelingConfig():
             raise ConfigError("translate.py does not continue the lines of a language model yet: use evaluate.py")
         case _:

@@ -1,0 +1,56 @@
+"""Which model, task, data and tokenizer speak of one kind of thing."""
+
+from headloom.config import rules
+from headloom.config.schema_data import DataConfig
+from headloom.config.schema_labelled import ClassifierConfig, LabelledTextConfig, PoolingKind, TaggingConfig
+from headloom.config.schema_language import (
+    LanguageModelingConfig,
+    LmConfig,
+    RunningTextConfig,
+    check_language_modeling,
+)
+from headloom.config.schema_model import ModelConfig, ModelKind, Seq2SeqConfig, Tying
+from headloom.config.schema_text import TaskConfig, TokenizerConfig, TranslationConfig
+from headloom.errors import ConfigError
+
+
+def check_family(model: ModelConfig, task: TaskConfig, data: DataConfig, tokenizer: TokenizerConfig) -> None:
+    """Each suits the others.
+
+    Raises:
+        ConfigError: one does not; the message says which choice would.
+    """
+    family, fits, wanted = _needs(task, data)
+    if model.kind is not family:
+        raise ConfigError(
+            f"task={task.kind.name} needs model={family.name}, not model={model.kind.name}: choose model={family.name}"
+        )
+    if not fits:
+        raise ConfigError(f"task={task.kind.name} needs {wanted}; data={data.kind.name} is something else")
+    match model:
+        case Seq2SeqConfig(tying=Tying.all) if not tokenizer.shares_one_vocabulary:
+            raise ConfigError(
+                "model.tying=all needs one vocabulary for both sides: set tokenizer.joint=true or model.tying=decoder"
+            )
+        case ClassifierConfig() | LmConfig() if not tokenizer.shares_one_vocabulary:
+            raise rules.no_effect("tokenizer.joint=false", f"model={model.kind.name}, which has one side")
+        case ClassifierConfig(pooling=PoolingKind() as pooling) if isinstance(task, TaggingConfig):
+            raise rules.no_effect(f"model.pooling={pooling.name}", "task=tagging: each word has an answer")
+    if isinstance(task, LanguageModelingConfig):
+        check_language_modeling(data, task, tokenizer)
+
+
+def _needs(task: TaskConfig, data: DataConfig) -> tuple[ModelKind, bool, str]:
+    """The family that learns `task`, whether `data` is of the right kind, and that kind in words."""
+    match task:
+        case TranslationConfig():
+            has_pairs = not isinstance(data, LabelledTextConfig | RunningTextConfig)
+            return ModelKind.seq2seq, has_pairs, "pairs of lines, such as data=tsv"
+        case LanguageModelingConfig():
+            return ModelKind.lm, isinstance(data, RunningTextConfig), "running text, such as data=text"
+        case TaggingConfig():
+            has_tags = isinstance(data, LabelledTextConfig) and data.has_tags
+            return ModelKind.classifier, has_tags, "tagged words, such as data=conll"
+        case _:
+            has_labels = isinstance(data, LabelledTextConfig) and not data.has_tags
+            return ModelKind.classifier, has_labels, "labelled text, such as data=labelled"
