@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import assert_never
 
+import torch
 from torch import nn
 
+from headloom.build_decoding import build_search
 from headloom.build_parts import Parts
+from headloom.config import rules, schema_decoding, schema_text
 from headloom.config import schema_language as schema
-from headloom.config import schema_text
 from headloom.config.saved import to_plain
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import DataConfig
@@ -30,6 +32,9 @@ from headloom.data.tokenizer import ByteTokenizer, load_tokenizer
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
 from headloom.data.whole_files import written_beside
+from headloom.decoding.continuation import Continuer
+from headloom.decoding.requests import Beam, MinimumBayesRisk
+from headloom.errors import ConfigError
 from headloom.models.lm import LanguageModel
 from headloom.tasks.language_modeling import LanguageModelingTask
 
@@ -190,3 +195,41 @@ def build_language_model(config: TrainConfig, *, vocab_size: int) -> LanguageMod
 def build_language_task(config: schema_text.TaskConfig) -> LanguageModelingTask:
     assert isinstance(config, schema.LanguageModelingConfig)
     return LanguageModelingTask(label_smoothing=config.label_smoothing, headline=config.headline.name)
+
+
+def build_continuer(
+    config: schema_decoding.DecodingConfig,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    *,
+    context_length: int,
+    device: torch.device,
+    autocast_dtype: torch.dtype | None,
+    max_length: int | None = None,
+) -> Continuer:
+    """`context_length` is `data.max_length` of the training; `max_length` shortens outputs further.
+
+    Raises:
+        ConfigError: the search is one for translations.
+    """
+    search = build_search(config)
+    if not isinstance(config, schema_decoding.SearchConfig) or isinstance(search, MinimumBayesRisk):
+        raise ConfigError(
+            f"decoding={config.kind.name} is for translation: a language model takes greedy, beam or sample"
+        )
+    if isinstance(search, Beam) and search.ranking.coverage_penalty:
+        raise rules.no_effect("decoding.coverage_penalty", "a language model, which has no source to cover")
+    return Continuer(
+        model,
+        tokenizer,
+        search=search,
+        max_length=config.max_length if max_length is None else min(max_length, config.max_length),
+        context_length=context_length,
+        max_tokens=config.max_tokens,
+        device=device,
+        autocast_dtype=autocast_dtype,
+        min_length=config.min_length,
+        no_repeat_ngram=config.no_repeat_ngram,
+        forbidden=config.forbidden,
+        required=config.required if isinstance(config, schema_decoding.BeamConfig) else (),
+    )

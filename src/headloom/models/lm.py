@@ -5,6 +5,7 @@ Shapes: B batch, T length, D model width, V vocabulary, N rows of a search.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -58,30 +59,53 @@ class LanguageModel(nn.Module):
         """Longest text in tokens, bos included; None: any."""
         return self.stack.embedding.positional.max_length
 
-    def start(self, prompt_NT: Tensor, *, max_length: int) -> "LanguageModelState":
+    def start(self, prompt_NT: Tensor, *, max_length: int, context_length: int | None = None) -> "LanguageModelState":
         """The step function of a search whose rows have read `prompt`, which may have no column.
 
         `max_length`: tokens of a row at most, those of the prompt included.
+        `context_length`: the longest text that the model is to see; None: any.
         """
-        state = LanguageModelState(self, self.stack.start(prompt_NT.size(0), max_length))
-        if prompt_NT.size(1):
-            self.stack.step(prompt_NT, state.caches)
+        room = max_length if context_length is None else min(max_length, context_length)
+        state = LanguageModelState(self, prompt_NT.new_empty(prompt_NT.size(0), 0), [], room)
+        state.read(prompt_NT[:, -room:])
         return state
 
 
 @dataclass
 class LanguageModelState:
-    """The model between two steps of a search."""
+    """The model between two steps of a search.
+
+    When a text is longer than the `room` of the cache, the model goes on from
+    the last half of it, read anew as if the text began there: the cost of a
+    token stays bounded, and no position comes that a longer text would need.
+    """
 
     model: LanguageModel
+    seen_NT: Tensor
+    """The tokens in the cache."""
     caches: list[KeyValues]
+    room: int
+
+    def read(self, token_NT: Tensor) -> Tensor:
+        """Forget what was seen and read some tokens; hidden_NTD."""
+        self.caches = self.model.stack.start(token_NT.size(0), self.room)
+        self.seen_NT = token_NT
+        if token_NT.size(1) == 0:
+            return self.model.output_weight.new_empty(token_NT.size(0), 0, self.model.output_weight.size(1))
+        return self.model.stack.step(token_NT, self.caches)
 
     def step(self, token_N: Tensor) -> Tensor:
         """logits_NV, in float32, of what follows `token_N` in each row."""
-        hidden_N1D = self.model.stack.step(token_N[:, None], self.caches)
+        if self.seen_NT.size(1) == self.room:
+            kept_NT = self.seen_NT[:, self.seen_NT.size(1) - self.room // 2 :]
+            hidden_N1D = self.read(torch.cat([kept_NT, token_N[:, None]], dim=1))[:, -1:]
+        else:
+            hidden_N1D = self.model.stack.step(token_N[:, None], self.caches)
+            self.seen_NT = torch.cat([self.seen_NT, token_N[:, None]], dim=1)
         return self.model.logits(hidden_N1D[:, 0])
 
     def reorder(self, index_N: Tensor) -> None:
-        """Row i continues what row `index_N[i]` was; there may be fewer or more rows than before."""
+        """Row i continues what row `index_N[i]` was; there may be fewer rows than before."""
+        self.seen_NT = self.seen_NT[index_N]
         for cache in self.caches:
             cache.reorder(index_N)

@@ -16,7 +16,6 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.lines import Predictor
-from headloom.errors import ConfigError
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.work.base import Trained, Work
@@ -119,6 +118,8 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
 
             return label_predictor(trained, config, ensemble)
         case schema_language.LanguageModelingConfig():
-            raise ConfigError("translate.py does not continue the lines of a language model yet: use evaluate.py")
+            from headloom.work.language_modeling_use import language_model_predictor
+
+            return language_model_predictor(trained, config, ensemble)
         case _:
             raise AssertionError(trained.config.task)

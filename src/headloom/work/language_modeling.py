@@ -11,9 +11,11 @@ from headloom.data.text_batch import TextBatch
 from headloom.data.text_store import TextTokens, tokenize_text
 from headloom.data.tokenizer import tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.continuation import Prompt
 from headloom.decoding.translator import evaluating
 from headloom.insight.attention_maps import attention_figures
 from headloom.insight.dashboard import Dashboard
+from headloom.insight.samples import Sample, sample_rows
 from headloom.models.lm import LanguageModel
 from headloom.nn.attention import recording_attention
 from headloom.tasks.language_modeling import LanguageModelingTask
@@ -21,8 +23,8 @@ from headloom.tasks.language_modeling import LanguageModelingTask
 MAPPED_TOKENS = 24
 """Tokens of the text whose attention is drawn, bos counted."""
 
-PROMPT_TOKENS, CONTINUED_TOKENS = 32, 64
-"""Tokens of a sample that the model reads, and that it writes, at most."""
+NUM_SAMPLES, PROMPT_TOKENS, CONTINUED_TOKENS = 5, 32, 64
+"""Places of the text that the model goes on from, tokens that it reads before each, and that it writes, at most."""
 
 
 def saved_tokenizer(contents: Mapping[str, Any]) -> Tokenizer:
@@ -81,6 +83,15 @@ class LanguageModelingWork:
         self.model = build.build_language_model(self.config, vocab_size=self.tokenizer.vocab_size)
         self.model.to(device).train()
         self.task = build.build_language_task(self.config.task)
+        self.continuer = build.build_continuer(
+            self.config.decoding,
+            self.model,
+            self.tokenizer,
+            context_length=self.config.data.max_length,
+            device=device,
+            autocast_dtype=dtype,
+            max_length=CONTINUED_TOKENS,
+        )
 
     def validate(self, step: int, dashboard: Dashboard) -> Mapping[str, float]:
         metrics = self.task.evaluate(
@@ -90,13 +101,32 @@ class LanguageModelingWork:
             autocast_dtype=self.dtype,
             description="validation",
         )
+        dashboard.samples(step, self._samples())
         self._draw_attention(step, dashboard)
         return metrics
 
+    def _samples(self) -> list[Sample]:
+        """Places all over the validation text: what comes before each, what follows, and what the model writes."""
+        tokens, decode = self.valid_tokens, self.tokenizer.decode
+        begin = {self.tokenizer.eos_id: self.tokenizer.bos_id}  # where a document ends the next one begins
+        prompts, following = [], []
+        for place in sample_rows(max(len(tokens) - PROMPT_TOKENS, 1), num_samples=NUM_SAMPLES):
+            stop = min(place + PROMPT_TOKENS, len(tokens))
+            prompts.append(tokens.targets(place, stop).tolist())
+            following.append(tokens.targets(stop, min(stop + CONTINUED_TOKENS, len(tokens))).tolist())
+        texts = [""] * len(prompts)
+        for place, [best, *_] in self.continuer.continued([Prompt([begin.get(i, i) for i in ids]) for ids in prompts]):
+            texts[place] = decode(best.ids)
+        return [
+            Sample(decode(prompt), decode(real), text)
+            for prompt, real, text in zip(prompts, following, texts, strict=True)
+        ]
+
     def _draw_attention(self, step: int, dashboard: Dashboard) -> None:
         """How the first tokens of the validation text attend."""
-        text = self.valid_tokens.targets(0, min(MAPPED_TOKENS - 1, len(self.valid_tokens))).tolist()
-        input_ids = [self.tokenizer.bos_id, *text]
+        text = self.valid_tokens.targets(0, min(MAPPED_TOKENS - 1, len(self.valid_tokens) - 1)).tolist()
+        bos = self.tokenizer.bos_id
+        input_ids = [bos, *(bos if i == self.tokenizer.eos_id else i for i in text)]
         with evaluating(self.model), recording_attention(self.model) as weights:
             self.model(torch.tensor([input_ids], device=self.device))
         pieces = self.tokenizer.pieces(input_ids)

@@ -1,15 +1,16 @@
-"""A language-model checkpoint in use: a text scored by evaluate.py."""
+"""A language-model checkpoint in use: a text scored by evaluate.py, lines continued by translate.py."""
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headloom import build_language as build
-from headloom.config import schema_language
+from headloom.config import rules, schema_language
 from headloom.config.schema_data import DataConfig
-from headloom.config.schema_use import EvaluateConfig
+from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.files import written_beside
 from headloom.data.running_text import RunningText
@@ -18,6 +19,31 @@ from headloom.errors import DataError
 from headloom.models.lm import LanguageModel
 from headloom.work.base import Trained
 from headloom.work.language_modeling import saved_tokenizer
+from headloom.work.language_modeling_filter import ContinuingPredictor
+
+
+def language_model_predictor(
+    trained: Trained, config: TranslateConfig, ensemble: Sequence[Trained]
+) -> ContinuingPredictor:
+    """What continues each line, as `config.decoding` says.
+
+    Raises:
+        ConfigError: an option is one for translations.
+    """
+    if ensemble:
+        raise rules.no_effect("ensemble", "a language model, which is searched alone")
+    if config.alignments:
+        raise rules.no_effect("alignments", "a language model, which has no source to align")
+    assert isinstance(trained.model, LanguageModel)
+    continuer = build.build_continuer(
+        config.decoding,
+        trained.model,
+        saved_tokenizer(trained.contents),
+        context_length=trained.config.data.max_length,
+        device=trained.device,
+        autocast_dtype=trained.dtype,
+    )
+    return ContinuingPredictor(continuer)
 
 
 def evaluate_language_model(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
