@@ -1,70 +1,13 @@
-import itertools
 import math
-import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from tables import BOS, EOS, PAD, Table, every_output
 
 from headloom.decoding.beam import beam_search
 from headloom.decoding.ranking import Ranking
 from headloom.decoding.search import NOTHING, Hypothesis, greedy_search
-
-PAD, BOS, EOS = 0, 1, 2
-
-
-class Table:
-    """p(next | prefix) of each sentence, drawn from a seed and the prefix: no model, no cache, any dependence.
-
-    `rows` counts the rows of every step, `fed` lists what every row has been fed.
-    """
-
-    def __init__(
-        self, seeds: Sequence[int], *, beam_size: int, vocab_size: int = 4, sharpness: float = 1.5, broken: float = 0.0
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.sharpness = sharpness
-        self.broken = broken
-        self.row_seeds = [seed for seed in seeds for _ in range(beam_size)]
-        self.fed: list[tuple[int, ...]] = [() for _ in self.row_seeds]
-        self.rows: list[int] = []
-
-    def logits(self, seed: int, prefix: tuple[int, ...]) -> list[float]:
-        draw = random.Random(repr((seed, prefix)))
-        logits = [draw.gauss(0, self.sharpness) for _ in range(self.vocab_size)]
-        if draw.random() < self.broken:
-            logits[draw.randrange(self.vocab_size)] = draw.choice([math.nan, math.inf])
-        return logits
-
-    def step(self, token_N: Tensor) -> Tensor:
-        self.rows.append(len(token_N))
-        self.fed = [(*prefix, token) for prefix, token in zip(self.fed, token_N.tolist(), strict=True)]
-        rows = zip(self.row_seeds, self.fed, strict=True)
-        return torch.tensor([self.logits(seed, prefix[1:]) for seed, prefix in rows])
-
-    def reorder(self, index_N: Tensor) -> None:
-        self.row_seeds = [self.row_seeds[i] for i in index_N.tolist()]
-        self.fed = [self.fed[i] for i in index_N.tolist()]
-
-    def log_probability(self, seed: int, ids: Sequence[int]) -> float:
-        """Teacher forcing of `ids` and the eos behind them."""
-        total = 0.0
-        for t, token in enumerate([*ids, EOS]):
-            total += torch.tensor(self.logits(seed, tuple(ids[:t]))).log_softmax(0)[token].item()
-        return total
-
-
-def every_output(table: Table, seed: int, *, max_length: int, length_penalty: float) -> list[tuple[float, list[int]]]:
-    """(score, ids) of all outputs of at most `max_length` tokens with eos, best first."""
-    words = [i for i in range(table.vocab_size) if i not in (PAD, BOS, EOS)]
-    outputs = []
-    for num_words in range(max_length):
-        for ids in itertools.product(words, repeat=num_words):
-            penalty = ((5 + num_words + 1) / 6) ** length_penalty
-            outputs.append((table.log_probability(seed, ids) / penalty, list(ids)))
-    return sorted(outputs, key=lambda output: -output[0])
 
 
 def search(
@@ -99,7 +42,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(alpha, vocab_size):
     table = Table(seeds, beam_size=16, vocab_size=vocab_size)
     found = search(table, len(seeds), beam_size=16, max_lengths=4, alpha=alpha, num_best=num_best)
     for seed, hypotheses in zip(seeds, found, strict=True):
-        best = every_output(table, seed, max_length=4, length_penalty=alpha)[:num_best]
+        best = every_output(table, seed, max_length=4, ranking=Ranking(alpha))[:num_best]
         assert [hypothesis.ids for hypothesis in hypotheses] == [ids for _, ids in best]
         assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx([score for score, _ in best], abs=1e-5)
 

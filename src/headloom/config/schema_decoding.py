@@ -129,6 +129,9 @@ class BeamConfig(SearchConfig):
                 f"decoding.num_best={self.num_best} passes decoding.beam_size={self.beam_size}: "
                 "a beam finds no more outputs than it is wide; raise decoding.beam_size"
             )
+        for option in ("required", "coverage_penalty"):
+            if getattr(self, option) and self.beam_size == 1:
+                raise rules.no_effect(f"decoding.{option}", "decoding.beam_size=1, which takes the likeliest token")
 
 
 @dataclass(kw_only=True)

@@ -61,8 +61,8 @@ def beam_search(
     no room from living ones. A sentence ends when no living hypothesis can
     reach a higher score than the worst of the `num_best` it has; its rows then
     leave the batch. The result of a sentence depends on nothing else in the
-    batch, but for rounding inside `step`. A beam of 1 is `greedy_search`, unless
-    phrases are required.
+    batch, but for rounding inside `step`. A beam of 1 is `greedy_search`, which
+    has neither required phrases nor coverage.
 
     A coverage penalty needs an `AttendingStep`, and in `source_lengths` the
     number of source tokens to cover. Of hypotheses to which `key` gives one
@@ -74,12 +74,15 @@ def beam_search(
     `num_best` hypotheses, at least one.
 
     Raises:
-        ValueError: beam_size, num_best or a length is below 1, or num_best above beam_size.
+        ValueError: beam_size, num_best or a length is below 1, num_best above beam_size, or a beam of 1 has more
+            to do than the likeliest token.
     """
     if not 1 <= num_best <= beam_size:
         raise ValueError(f"num_best ({num_best}) must be at least 1 and at most beam_size ({beam_size})")
     required = constraints.required if constraints is not None and any(constraints.required or ()) else None
-    if beam_size == 1 and required is None and not ranking.coverage_penalty:
+    if beam_size == 1 and (required is not None or ranking.coverage_penalty):
+        raise ValueError("required phrases and a coverage penalty need a beam_size of 2 or more")
+    if beam_size == 1:
         greedy = greedy_search(
             step,
             num_sentences=num_sentences,

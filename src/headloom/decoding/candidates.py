@@ -72,7 +72,7 @@ def best_tokens(
     The banned ones keep their share of the probability. A row that holds NaN or
     +inf, or nothing but -inf, has no candidates. With `edits` it is they that
     say which are the best. `extra_NP` adds tokens to the candidates of each row
-    (-1: none), behind the others and whatever is banned.
+    (-1: none), behind the others; they too must not be banned.
     """
     # On a CPU some rows at a time, so that their logits are still in the cache when they are read again.
     at_once = ROWS_IN_CACHE if logits_NV.device.type == "cpu" and edits is None else len(logits_NV)
@@ -89,7 +89,9 @@ def best_tokens(
     order_NC = np.lexsort((id_NC, -log_prob_NC))
     log_prob_NC = np.take_along_axis(log_prob_NC, order_NC, axis=1)
     id_NC = np.take_along_axis(id_NC, order_NC, axis=1)
-    if extra_NP is not None and extra_log_prob_NP is not None:
+    if extra is not None and extra_NP is not None and extra_log_prob_NP is not None:
+        # By now the logits are edited.
+        extra_log_prob_NP = extra_log_prob_NP.where(logits_NV.gather(1, extra.clamp(min=0)) > -math.inf, -math.inf)
         more_NP = np.minimum(extra_log_prob_NP.double().cpu().numpy() - array[:, :1], 0.0)
         is_new_NP = (extra_NP >= 0) & ~(
             (extra_NP[:, :, None] == id_NC[:, None]) & (log_prob_NC[:, None] > -np.inf)

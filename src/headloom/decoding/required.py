@@ -73,19 +73,20 @@ class RequiredPhrases:
         size = self.beam_size
         num_candidates = len(id_E) // size
         ends: list[int] = []
+        num_full = 0
         banks: dict[int, list[int]] = {}
         for e in np.argsort(-log_prob_E, kind="stable").tolist():
             if log_prob_E[e] == -math.inf:
                 break
             row = b * size + e // num_candidates
             sentence, state = self.sentences[row], self.states[row]
-            if id_E[e] == self.eos_id:
-                if self._missing(sentence, state) == 0 and len(ends) < size:
-                    ends.append(e)
-                continue
-            missing = self._missing(sentence, self._after(sentence, state, int(id_E[e])))
-            if missing + 1 <= room:
+            is_end = id_E[e] == self.eos_id
+            missing = self._missing(sentence, state if is_end else self._after(sentence, state, int(id_E[e])))
+            if is_end and missing == 0 and num_full < size:  # as without phrases: an eos among the first K
+                ends.append(e)
+            elif not is_end and missing + 1 <= room:
                 banks.setdefault(missing, []).append(e)
+            num_full += missing == 0
         going: list[int] = []
         turn = 0
         while len(going) < size and any(len(bank) > turn for bank in banks.values()):

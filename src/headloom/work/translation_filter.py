@@ -38,8 +38,8 @@ class TranslationPredictor:
             seed=whole_number_of(line, "seed"),
         )
         method = self.translator.method
-        if request.required and not isinstance(method, Beam):
-            raise DataError("has a field 'required', which needs decoding=beam")
+        if request.required and not (isinstance(method, Beam) and method.beam_size > 1):
+            raise DataError("has a field 'required', which needs decoding=beam and decoding.beam_size above 1")
         draws = isinstance(method, Sample) or (
             isinstance(method, MinimumBayesRisk) and isinstance(method.candidates, Sample)
         )
