@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from headloom.build_execution import prepare_execution
 from headloom.build_training import build_learning_rate, build_optimizer, peak_rate
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
@@ -20,6 +21,7 @@ from headloom.training import guard
 from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights, save_checkpoint
 from headloom.training.checkpoint_average import average_checkpoints
+from headloom.training.compilation import num_graphs
 from headloom.training.guard import Guard
 from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
@@ -84,6 +86,8 @@ class TrainingRun:
         if self.contents is not None:
             assert self.resumed_from is not None
             load_weights(model, self.contents["model"], path=self.resumed_from)
+        prepare_execution(model, trainer, device=self.device, dtype=self.dtype)
+        self.num_graphs = num_graphs()
         self.average = None if trainer.average_decay is None else WeightAverage(model, decay=trainer.average_decay)
         self.learning_rate = build_learning_rate(config)
         self.trainer = Trainer(
@@ -128,7 +132,7 @@ class TrainingRun:
                 **self.work.saved(),
             },
             validate=self.validate,
-            record=lambda step, values: self.dashboard.record(step, values),
+            record=self._record,
             guard=Guard(
                 self.trainer,
                 guard.OnDivergence[trainer.on_divergence.name],
@@ -181,6 +185,12 @@ class TrainingRun:
         """Record what follows `step` updates; what was recorded of later ones is removed."""
         self.records.close()
         self.dashboard = self.records.enter_context(Dashboard(self.run_dir, first_step=step))
+
+    def _record(self, step: int, values: Mapping[str, float]) -> None:
+        self.dashboard.record(step, values)
+        if self.num_graphs != (number := num_graphs()):
+            self.num_graphs = number
+            logger.info("compiled graphs: %d", number)
 
     def _average_checkpoints(self) -> None:
         """Write the mean of the checkpoints that the configuration names to average.pt, and score it."""

@@ -25,7 +25,13 @@ from headloom.config.schema_schedule import (
     WsdConfig,
 )
 from headloom.config.schema_text import BpeConfig, TranslationConfig, UnigramConfig
-from headloom.config.schema_training import Device, Precision, TrainerConfig
+from headloom.config.schema_training import (
+    ActivationCheckpointing,
+    AttentionKernel,
+    Device,
+    Precision,
+    TrainerConfig,
+)
 from headloom.config.schema_use import EvaluateDataConfig, Split
 from headloom.errors import ConfigError
 
@@ -135,6 +141,15 @@ def config(**parts: Any) -> TrainConfig:
         (TrainerConfig, {"min_steps": 5}, "trainer.min_steps=5 has no effect with trainer.patience=null"),
         (TrainerConfig, {"patience": 2, "evaluate_every": None}, "trainer.patience has no effect"),
         (TrainerConfig, {"device": Device.cpu, "precision": Precision.float16}, "trainer.precision=float16"),
+        (TrainerConfig, {"compile": "maybe"}, "trainer.compile=maybe is not known: set it to true, false or auto"),
+        (TrainerConfig, {"checkpoint_every": 2}, "trainer.checkpoint_every has no effect with trainer.activation_ch"),
+        (
+            TrainerConfig,
+            {"checkpoint_every": 1, "activation_checkpointing": ActivationCheckpointing.selective},
+            "trainer.checkpoint_every=1 is too small",
+        ),
+        (TrainerConfig, {"device": Device.cpu, "attention": AttentionKernel.varlen}, "trainer.attention=varlen needs"),
+        (TrainerConfig, {"spike_deviations": 0.0}, "trainer.spike_deviations=0.0"),
         (BeamConfig, {"beam_size": 0}, "decoding.beam_size=0"),
         (BeamConfig, {"length_penalty": math.nan}, "decoding.length_penalty=nan"),
     ],
@@ -185,6 +200,10 @@ def test_the_widest_values_of_a_range_are_taken() -> None:
         (
             {"schedule": NoamConfig(), "optimizer": AdamConfig(lr=1e-3)},
             "optimizer.lr=0.001 has no effect with schedule=noam",
+        ),
+        (
+            {"trainer": TrainerConfig(attention=AttentionKernel.flex)},
+            "trainer.attention=flex drops no attention weights, and model.attention_dropout is 0.1",
         ),
         (
             {"schedule": PlateauConfig(), "trainer": TrainerConfig(evaluate_every=None)},

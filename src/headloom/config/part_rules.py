@@ -7,6 +7,7 @@ from headloom.config import rules
 from headloom.config.schema_model import Initialization, ModelConfig
 from headloom.config.schema_parts import DeepNormConfig, NormConfig
 from headloom.config.schema_position import PositionConfig, RopeConfig, Scaling, SinusoidalConfig
+from headloom.config.schema_training import AttentionKernel
 from headloom.errors import ConfigError
 
 
@@ -40,3 +41,15 @@ def _check_position(model: ModelConfig, position: PositionConfig) -> None:
             )
         case SinusoidalConfig() if model.d_model % 2:
             raise ConfigError(f"position=sinusoidal needs an even model.d_model, not {model.d_model}")
+
+
+def check_attention_kernel(kernel: AttentionKernel, model: ModelConfig) -> None:
+    """Raises:
+    ConfigError: `trainer.attention` names a kernel that drops no weights, and the model's are dropped.
+    """
+    dropout = model.dropout if model.attention_dropout is None else model.attention_dropout
+    if kernel in (AttentionKernel.flex, AttentionKernel.varlen) and dropout > 0:
+        raise ConfigError(
+            f"trainer.attention={kernel.name} drops no attention weights, and model.attention_dropout is {dropout}: "
+            "set model.attention_dropout=0 or trainer.attention=auto"
+        )

@@ -20,7 +20,7 @@ from omegaconf import MISSING
 
 from headloom.config import rules
 from headloom.config.families import check_family
-from headloom.config.part_rules import check_parts
+from headloom.config.part_rules import check_attention_kernel, check_parts
 from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import (
     CopyConfig,
@@ -193,6 +193,7 @@ class TrainConfig:
         if self.attention == MISSING:  # made in Python; a command line has its default from conf/
             self.attention = FullAttentionConfig()
         check_parts(self.model, self.position, self.norm)
+        check_attention_kernel(self.trainer.attention, self.model)
         self._check_table()
         check_family(self.model, self.task, self.data, self.tokenizer)
         if isinstance(self.schedule, NoamConfig) and self.optimizer.lr is not None:

@@ -32,6 +32,20 @@ class OnScaleCollapse(Enum):
     float32 = "float32"
 
 
+class ActivationCheckpointing(Enum):
+    none = "none"
+    full = "full"
+    selective = "selective"
+
+
+class AttentionKernel(Enum):
+    auto = "auto"  # what is fastest, as measured
+    eager = "eager"  # written out, step by step
+    sdpa = "sdpa"  # torch.nn.functional.scaled_dot_product_attention
+    flex = "flex"  # torch.nn.attention.flex_attention
+    varlen = "varlen"  # torch.nn.attention.varlen: Flash over the real tokens alone
+
+
 @dataclass(kw_only=True)
 class TrainerConfig:
     """The loop: how long, how much at once, how often it looks up."""
@@ -52,6 +66,19 @@ class TrainerConfig:
     """Steps between lines of the log."""
     precision: Precision = Precision.auto
     """Type of the matrix products; weights and loss stay float32: auto, float32, bfloat16 or float16 (GPU only)."""
+    attention: AttentionKernel = AttentionKernel.auto
+    """Kernels of attention: auto (the fastest, as measured), eager (written out), sdpa (PyTorch's own choice), flex
+    (FlexAttention; a GPU) or varlen (Flash over real keys alone, where padding alone hides some; a GPU in bfloat16 or
+    float16). Neither of the last two drops weights; one that does not work here is left with a warning."""
+    activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
+    """Activations that are computed again in the backward pass instead of kept: none, full (of every block) or
+    selective (of every attention, or as checkpoint_every says). Gradients stay the same."""
+    checkpoint_every: int | None = None
+    """With activation_checkpointing=selective: every such block is computed again. null: the attention of every
+    block."""
+    compile: bool | str = "auto"
+    """true: blocks are compiled, each kind once for all lengths. auto: on a GPU. Without a compiler there is a warning,
+    and nothing is compiled. trainer.pad_to_multiple keeps the shapes few."""
     on_scale_collapse: OnScaleCollapse = OnScaleCollapse.float32
     """With precision=float16, when gradients overflow at every loss scale: go on in bfloat16 or float32, or stop."""
     on_divergence: OnDivergence = OnDivergence.stop
@@ -91,6 +118,17 @@ class TrainerConfig:
         rules.at_least("trainer.keep_best_checkpoints", self.keep_best_checkpoints, 0)
         self._check_averages()
         rules.above_zero("trainer.max_grad_norm", self.max_grad_norm)
+        rules.at_least("trainer.checkpoint_every", self.checkpoint_every, 2)
+        if self.checkpoint_every is not None and self.activation_checkpointing is not ActivationCheckpointing.selective:
+            raise rules.no_effect(
+                "trainer.checkpoint_every", f"trainer.activation_checkpointing={self.activation_checkpointing.name}"
+            )
+        if isinstance(self.compile, str) and self.compile != "auto":
+            raise ConfigError(f"trainer.compile={self.compile} is not known: set it to true, false or auto")
+        if self.attention in (AttentionKernel.flex, AttentionKernel.varlen) and self.device is Device.cpu:
+            raise ConfigError(
+                f"trainer.attention={self.attention.name} needs a GPU: use trainer.attention=auto on a CPU"
+            )
         rules.above_zero("trainer.spike_deviations", self.spike_deviations)
         rules.share("trainer.average_decay", self.average_decay, with_zero=False)
         rules.at_least("trainer.min_steps", self.min_steps, 0)

@@ -97,6 +97,7 @@ class MultiHeadAttention(nn.Module):
         self.query = nn.Linear(d_model, num_heads * self.head_width, bias=bias)
         self.key_value = nn.Linear(d_model, 2 * num_kv_heads * self.head_width, bias=bias)
         self.output = nn.Linear(num_heads * self.head_width, d_model, bias=bias)
+        self.preference = kernels.NO_PREFERENCE
         self.recorder: Callable[[Tensor], None] | None = None
 
     def forward(self, x_BTD: Tensor, memory_BSD: Tensor, allowed: Tensor | None, *, causal: bool) -> Tensor:
@@ -153,7 +154,14 @@ class MultiHeadAttention(nn.Module):
         if self.soft_cap is not None:
             options["soft_cap"] = self.soft_cap
         if self.recorder is None:
-            out_BHTK = kernels.attend(q_BHTK, k_BGSK, v_BGSK, allowed, **options)
+            out_BHTK = kernels.attend(
+                q_BHTK,
+                k_BGSK,
+                v_BGSK,
+                allowed,
+                preference=self.preference,
+                **options,
+            )
         else:
             with torch.autocast(q_BHTK.device.type, enabled=False):
                 out_BHTK, weights_BHTS = kernels.exact(
@@ -166,13 +174,16 @@ class MultiHeadAttention(nn.Module):
         self, num_keys: int, *, causal: bool, padded: bool, training: bool, device: torch.device, dtype: torch.dtype
     ) -> kernels.Choice:
         """What will compute this attention over `num_keys` tokens, as many queries, and why."""
+        is_patterned = self.pattern is not None and self.pattern.allowed(num_keys, num_keys, device) is not None
         return kernels.choose(
             device_type=device.type,
             dtype=dtype,
             num_queries=num_keys,
             num_keys=num_keys,
             causal=causal,
-            hides=padded or (self.pattern is not None and self.pattern.allowed(num_keys, num_keys, device) is not None),
+            hides=padded or is_patterned,
+            is_padding=padded and not is_patterned and not self.is_biased and self.soft_cap is None,
+            preference=self.preference,
             biased=self.is_biased,
             learns_bias=self.positional is not None and self.positional.learns_bias,
             capped=self.soft_cap is not None,
@@ -209,3 +220,10 @@ def recording_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     finally:
         for module in attentions.values():
             module.recorder = None
+
+
+def prefer_kernel(model: nn.Module, preference: kernels.Preference) -> None:
+    """Every attention of `model` takes its kernel by `preference`."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.preference = preference

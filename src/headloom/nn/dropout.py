@@ -11,7 +11,8 @@ Each call takes one number from PyTorch's own generator as the seed of its
 streams. So the masks repeat with `torch.manual_seed`, a restored random state
 restores them, and activation recomputation draws the same ones again.
 
-On other devices `F.dropout` is used: there it is one fused kernel.
+On other devices, and inside compiled code, `F.dropout` is used: there it is one
+fused kernel.
 """
 
 import os
@@ -36,7 +37,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0:
         return x
-    if x.device.type != "cpu":
+    if not _is_ours(x):
         return F.dropout(x, probability)
     return _CpuDropout.apply(x, probability)  # type: ignore[no-untyped-call]
 
@@ -45,16 +46,20 @@ def dropout_add(residual: Tensor, x: Tensor, probability: float) -> Tensor:
     """`residual + dropout(x)`, in the precision of `residual`, in one pass less."""
     if probability == 0:
         return residual + x
-    if x.device.type != "cpu":
+    if not _is_ours(x):
         return residual + F.dropout(x, probability)
     return _CpuDropoutAdd.apply(residual, x, probability)  # type: ignore[no-untyped-call]
 
 
 def relu_dropout(x: Tensor, probability: float) -> Tensor:
     """`dropout(relu(x))`. What is above zero afterwards is where the gradient passes, so no mask is kept."""
-    if probability == 0 or x.device.type != "cpu":
+    if probability == 0 or not _is_ours(x):
         return dropout(F.relu(x), probability)
     return _CpuReluDropout.apply(x, probability)  # type: ignore[no-untyped-call]
+
+
+def _is_ours(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class Dropout(nn.Module):

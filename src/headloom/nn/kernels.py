@@ -1,9 +1,10 @@
-"""The attention product itself: two paths with one result.
+"""The attention product itself: paths with one result.
 
 `exact` is written out and can show its weights; `fused` is PyTorch's
 `scaled_dot_product_attention`, which picks Flash or another kernel. `attend`
-takes the one that `choose` says, which also gives its reason. A row that may
-attend to nothing gives zeros on both.
+takes the one that `choose` says, which also gives its reason; gpu_kernels.py
+has two more, for devices where they work. A row that may attend to nothing
+gives zeros on all.
 
 Shapes: B batch, T query length, S key length, H query heads, G key/value
         heads (G divides H), K head width.
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from headloom.nn import masks
 from headloom.nn.dropout import dropout
 
+HALF = (torch.float16, torch.bfloat16)
 CPU_FUSED_MIN_KEYS = 192
 """On a CPU in bfloat16 the fused backward is slower than the written-out path for fewer keys than this."""
 
@@ -28,6 +30,29 @@ class Kernel(Enum):
     flash = "PyTorch's fused kernel without a mask, Flash where the device has it"
     masked = "PyTorch's fused kernel with a mask"
     written_out = "written out"
+    packed = "variable-length Flash over the real keys alone"
+    flex = "FlexAttention"
+
+
+class Asked(Enum):
+    """What a user asks for; `auto` is the fastest as measured."""
+
+    auto = "auto"
+    eager = "eager"
+    sdpa = "sdpa"
+    flex = "flex"
+    varlen = "varlen"
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Which kernels an attention module may take. `working`: of flex and packed, those found right on the device."""
+
+    asked: Asked = Asked.auto
+    working: frozenset[Kernel] = frozenset()
+
+
+NO_PREFERENCE = Preference()
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,10 @@ class Choice:
     reason: str
 
 
+ASKED = Choice(Kernel.written_out, "trainer.attention=eager")
+ASKED_FLEX = Choice(Kernel.flex, "trainer.attention=flex")
+PADDED = Choice(Kernel.packed, "keys of padding are left out")
+CHANGED = Choice(Kernel.flex, "it changes scores inside the kernel, with no mask in memory")
 CAPPED = Choice(Kernel.written_out, "no fused kernel caps the scores")
 DROPS_ON_CPU = Choice(Kernel.written_out, "dropout turns PyTorch's fused CPU kernel off, and ours costs less")
 LEARNT_ON_CPU = Choice(Kernel.written_out, "a score bias with a gradient turns PyTorch's fused CPU kernel off")
@@ -63,16 +92,36 @@ def choose(
     capped: bool = False,
     dropout_probability: float,
     with_gradient: bool,
+    is_padding: bool = False,
+    preference: Preference = NO_PREFERENCE,
 ) -> Choice:
-    """The kernel of an attention product. `hides`: a mask of keys or of positions beside causality."""
+    """The kernel of an attention product.
+
+    `hides`: a mask of keys or of positions beside causality. `is_padding`: it
+    is of keys alone, and nothing else changes the scores.
+    """
+    asked = preference.asked
+    if asked is Asked.eager:
+        return ASKED
+    if preference.working and dropout_probability == 0 and num_queries > 1:
+        if is_padding and not causal and Kernel.packed in preference.working and dtype in HALF:
+            return PADDED
+        if Kernel.flex in preference.working:
+            if asked is Asked.flex:
+                return ASKED_FLEX
+            # The gradient of a learnt bias is summed atomically there, which is slow and never twice the same.
+            if (capped or biased or (hides and not is_padding)) and not (learns_bias and with_gradient):
+                return CHANGED
     if capped:
         return CAPPED
     if device_type == "cpu":
-        if dropout_probability > 0:
-            return DROPS_ON_CPU
         if learns_bias and with_gradient:
             return LEARNT_ON_CPU
-        if dtype is torch.bfloat16 and num_keys < CPU_FUSED_MIN_KEYS and with_gradient:
+        if asked is not Asked.auto:
+            pass
+        elif dropout_probability > 0:
+            return DROPS_ON_CPU
+        elif dtype is torch.bfloat16 and num_keys < CPU_FUSED_MIN_KEYS and with_gradient:
             return SHORT_ON_CPU
     if biased:
         return BIASED
@@ -92,6 +141,7 @@ def attend(
     pattern_TS: Tensor | None = None,
     bias_1HTS: Tensor | None = None,
     soft_cap: float | None = None,
+    preference: Preference = NO_PREFERENCE,
 ) -> Tensor:
     """Softmax attention (Vaswani et al. 2017, section 3.2.1) as out_BHTK.
 
@@ -115,7 +165,29 @@ def attend(
         capped=soft_cap is not None,
         dropout_probability=dropout_probability,
         with_gradient=torch.is_grad_enabled(),
+        is_padding=allowed is not None
+        and allowed.dim() == 2
+        and pattern_TS is None
+        and bias_1HTS is None
+        and soft_cap is None,
+        preference=preference,
     )
+    if choice.kernel is Kernel.packed or choice.kernel is Kernel.flex:
+        from headloom.nn import gpu_kernels
+
+        if choice.kernel is Kernel.packed:
+            assert allowed is not None
+            return gpu_kernels.packed(q_BHTK, k_BGSK, v_BGSK, allowed)
+        return gpu_kernels.flex(
+            q_BHTK,
+            k_BGSK,
+            v_BGSK,
+            allowed,
+            causal=causal,
+            pattern_TS=pattern_TS,
+            bias_1HTS=bias_1HTS,
+            soft_cap=soft_cap,
+        )
     if choice.kernel is Kernel.written_out:
         return exact(
             q_BHTK,
@@ -209,7 +281,8 @@ def exact(
     weights_BHTS = scores_BHTS.softmax(dim=-1)
     if allowed_B1TS is not None:
         sees_any_B1T1 = allowed_B1TS.any(-1, keepdim=True)
-        if not bool(sees_any_B1T1.all()):
+        # Elsewhere than on a CPU the host would wait for the answer.
+        if sees_any_B1T1.device.type != "cpu" or not bool(sees_any_B1T1.all()):
             weights_BHTS = weights_BHTS * sees_any_B1T1
     dropped_NTS = dropout(weights_BHTS, dropout_probability).view(B * G, H // G * T, S)
     out_BHTK = torch.bmm(dropped_NTS, v_BGSK.reshape(B * G, S, K)).view(B, H, T, K)

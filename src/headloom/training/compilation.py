@@ -1,0 +1,42 @@
+"""Blocks that are compiled: few graphs, made once, for every layer and every shape.
+
+The blocks of a stack share their code, so each kind of block is one graph, with
+lengths and rows left open. A model is compiled in place: no name of a weight
+changes (a module wrapped by `torch.compile` would save `_orig_mod.` names).
+"""
+
+import logging
+import sys
+
+import torch
+from torch import nn
+
+from headloom.nn.recomputation import blocks
+
+logger = logging.getLogger(__name__)
+
+
+def compile_blocks(model: nn.Module, device: torch.device) -> bool:
+    """Compile the blocks of `model`, when they are first called. Without a compiler: a warning, and False."""
+    try:
+        compiled = torch.compile(_something)
+        compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
+    except Exception as error:  # what a missing or unfit compiler raises differs by device and version
+        reason = str(error).strip().split("\n", 1)[0][:200]
+        logger.warning("trainer.compile: nothing can be compiled here (%s): going on without", reason)
+        return False
+    for stack in blocks(model):
+        for block in stack:
+            block.compile(dynamic=True)
+    return True
+
+
+def num_graphs() -> int:
+    """Graphs compiled so far in this process."""
+    # Its modules are loaded by the first compilation, and take a second.
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+def _something(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2 + 1).relu()

@@ -1,0 +1,47 @@
+"""How a model is executed changes how it is computed, and nothing that is saved."""
+
+import pytest
+import torch
+
+from headloom import run
+from headloom.build_execution import prepare_execution
+from headloom.config.schema_training import ActivationCheckpointing, TrainerConfig
+from headloom.training import compilation
+from headloom.training.checkpoint import load_checkpoint
+
+CPU = torch.device("cpu")
+
+
+def test_without_a_compiler_there_is_one_warning_and_nothing_is_compiled(make_model, monkeypatch, caplog):
+    def no_compiler(*arguments, **options):
+        raise RuntimeError("no compiler\nsecond line")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    prepare_execution(make_model(17), TrainerConfig(compile=True), device=CPU, dtype=None)
+    assert caplog.messages == ["trainer.compile: nothing can be compiled here (no compiler): going on without"]
+
+
+def test_auto_compiles_nothing_on_a_cpu(make_model, monkeypatch):
+    monkeypatch.setattr(compilation, "compile_blocks", None)
+    prepare_execution(make_model(17), TrainerConfig(), device=CPU, dtype=None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation_checkpointing": ActivationCheckpointing.full},
+        {"activation_checkpointing": ActivationCheckpointing.selective},
+        {"activation_checkpointing": ActivationCheckpointing.selective, "checkpoint_every": 2},
+    ],
+    ids=["full", "attention", "every second"],
+)
+def test_a_run_that_computes_activations_again_is_the_same_run(make_config, tmp_path, options):
+    """B34: with dropout, and resumed in the middle."""
+    options |= {"max_steps": 4, "evaluate_every": None}
+    plain = make_config(tmp_path / "data", model={"dropout": 0.2}, trainer={"max_steps": 4, "evaluate_every": None})
+    again = make_config(tmp_path / "data", model={"dropout": 0.2}, trainer=options)
+    for name, config in (("plain", plain), ("again", again)):
+        run.train(config, tmp_path / name)
+    weights = [load_checkpoint(tmp_path / name / "checkpoints" / "last.pt")["model"] for name in ("plain", "again")]
+    assert list(weights[0]) == list(weights[1])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
