@@ -117,3 +117,19 @@ def test_wsd_and_plateau_have_the_options_given(make_config):
     plateau = PlateauConfig(warmup_steps=3, factor=0.2, patience=5, final_share=0.1)
     built = build_learning_rate(make_config(schedule=plateau))
     assert (built.warmup_steps, built.factor, built.patience, built.final_share) == (3, 0.2, 5, 0.1)
+
+
+@pytest.mark.parametrize("optimizer", CHOICES["optimizer"])
+@pytest.mark.parametrize("schedule", CHOICES["schedule"])
+def test_every_optimizer_goes_with_every_schedule(make_config, optimizer, schedule):
+    """The rate that its groups are given is a finite one, from the first update on."""
+    config = make_config(optimizer=CHOICES["optimizer"][optimizer](), schedule=CHOICES["schedule"][schedule]())
+    module = nn.Linear(2, 2)
+    built = build_optimizer(config.optimizer, module, device=CPU)
+    before = module.weight.detach().clone()
+    for group in built.param_groups:
+        group["lr"] = build_learning_rate(config)(0) * group.get("rate_share", 1.0)
+    module.weight.grad, module.bias.grad = torch.ones(2, 2), torch.ones(2)
+    built.step()
+    assert not torch.equal(module.weight, before)
+    assert module.weight.isfinite().all()

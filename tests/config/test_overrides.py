@@ -81,6 +81,7 @@ def test_what_names_no_option_is_refused_with_the_one_that_was_meant(line: str, 
     [
         ("model=bsae", "'model=bsae' is not a choice: model is one of "),
         ("model=null", "'model=null' is not a choice: model is one of "),
+        ("experiment=null", "'experiment=null' is how it is when nothing is said: remove it"),
         (
             "size=tinny",
             "'size=tinny' is not a choice: size is one of base, big, mini, small, tiny. Did you mean 'size=tiny'?",

@@ -189,8 +189,10 @@ class _Checker:
         _refuse_plus(override)
         if override.package is not None:
             raise ConfigError(f"'{override.input_line}': a group stays where it is; write {group}={chosen}")
-        if override.is_sweep_override() or (chosen is None and group in PRESETS):
+        if override.is_sweep_override():
             return
+        if chosen is None and group in PRESETS:
+            raise ConfigError(f"'{override.input_line}' is how it is when nothing is said: remove it")
         choices = self._choices(group)
         for choice in chosen if isinstance(chosen, list) and group in PRESETS else [chosen]:
             if choice not in choices:
