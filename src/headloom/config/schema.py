@@ -215,7 +215,7 @@ class TrainConfig:
 
     def _check_table(self) -> None:
         if isinstance(self.position, LearnedConfig):
-            for section in ("data",) if isinstance(self.model, ClassifierConfig) else ("data", "decoding"):
+            for section in ("data", "decoding") if isinstance(self.model, Seq2SeqConfig) else ("data",):
                 longest = getattr(self, section).max_length
                 if longest > self.position.max_length:
                     raise ConfigError(
