@@ -17,6 +17,7 @@ from headloom.config.schema_optimizer import AdamConfig
 from headloom.config.schema_position import RopeConfig
 from headloom.config.schema_text import ByteConfig, CharConfig
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split, TranslateConfig
+from headloom.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -138,14 +139,32 @@ def test_perplexity_and_bits_are_those_of_the_whole_text(train):
 def test_more_context_for_each_token_costs_nothing_but_time(train):
     """A stride of 1 scores the same tokens, each with a full window before it."""
     text = "".join(f"{i % 7} {i % 7} " for i in range(300))
-    results = []
-    for stride in (None, 1):
-        _, run_dir = train(
-            text, name=f"stride{stride}", task=LanguageModelingConfig(stride=stride), trainer={"max_steps": 60}
-        )
-        results.append(scores(run_dir, split=Split.valid))
+    _, run_dir = train(text, trainer={"max_steps": 60})
+    results = [scores(run_dir, split=Split.valid, stride=stride) for stride in (None, 1)]
     assert results[0]["num_tokens"] == results[1]["num_tokens"]
     assert results[1]["loss"] < results[0]["loss"]
+
+
+def test_a_text_of_ones_own_and_the_training_text_can_be_scored(train, tmp_path):
+    _, run_dir = train("abc" * 100, trainer={"max_steps": 60})
+    other = tmp_path / "other.txt"
+    other.write_bytes(b"cba" * 20)
+    seen, unseen = scores(run_dir, split=Split.train), scores(run_dir, path=other)
+    assert (seen["num_characters"], unseen["num_characters"]) == (270, 60)
+    assert unseen["loss"] > seen["loss"] + 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"stride": 17}, r"data\.stride=17 passes the window of the checkpoint, data\.max_length=16: lower it"),
+        ({}, r"has no test split: score data\.split=valid, or a text with data\.path="),
+    ],
+)
+def test_what_cannot_be_scored_gets_one_line(train, data, message):
+    _, run_dir = train("abc" * 100, trainer={"max_steps": 1})
+    with pytest.raises((ConfigError, DataError), match=message):
+        scores(run_dir, **data)
 
 
 def test_a_run_leaves_samples_and_attention_maps(train):

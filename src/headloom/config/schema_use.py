@@ -14,6 +14,7 @@ from headloom.errors import ConfigError
 
 
 class Split(Enum):
+    train = "train"
     valid = "valid"
     test = "test"
 
@@ -23,19 +24,22 @@ class EvaluateDataConfig:
     """What evaluate.py scores on: a split of the corpus the model was trained on, or two files."""
 
     split: Split | None = None
-    """Split of the training corpus: valid or test. null: test, or the files below."""
+    """Split of the training corpus: train, valid or test. null: test, or the files below."""
     source: Path | None = None
     """Source text to translate in place of the split."""
     target: Path | None = None
     """Reference translation of data.source, line by line."""
     path: Path | None = None
     """Labelled file to score in place of the split, read as the training file was: for classification, regression and
-    tagging."""
+    tagging. For a language model running text, a file or a folder."""
+    stride: int | None = None
+    """Of a language model: tokens by which the windows lie apart, see task.stride. null: as trained."""
     folder: Path | None = None
     """Folder where corpora are kept and what is scored is prepared. null: the one of the training."""
 
     def __post_init__(self) -> None:
         rules.together("data.source", self.source, "data.target", self.target)
+        rules.at_least("data.stride", self.stride, 1)
         if self.split is not None and self.source is not None:
             raise rules.no_effect("data.split", "data.source, which is scored in place of a split")
         for option in ("split", "source"):
@@ -44,7 +48,7 @@ class EvaluateDataConfig:
 
     @property
     def name(self) -> str:
-        """What is scored, in a word: valid, test or files."""
+        """What is scored, in a word: train, valid, test or files."""
         if self.source is not None or self.path is not None:
             return "files"
         return (self.split or Split.test).name

@@ -27,7 +27,15 @@ SECRET = re.compile(r"\$\{oc\.env:\s*([^,}]*(?:TOKEN|SECRET|PASSW|KEY|CREDENTIAL
 # Paths that are written, and need not exist.
 CREATED = {(DataConfig, "folder"), (EvaluateConfig, "output"), (EvaluateDataConfig, "folder")}
 FOLDERS = {(Multi30kConfig, "path"), (AverageConfig, "run")}
-EITHER = {(TatoebaConfig, "path"), *((TextConfig, name) for name in ("path", "valid_path", "test_path"))}
+EITHER = {
+    (TatoebaConfig, "path"),
+    (EvaluateDataConfig, "path"),
+    *((TextConfig, name) for name in ("path", "valid_path", "test_path")),
+}
+    (TatoebaConfig, "path"),
+    *((TextConfig, name) for name in ("path", "valid_path", "test_path")),
+    (EvaluateDataConfig, "path"),
+}
 
 
 def to_config(composed: DictConfig, base: Path) -> Any:

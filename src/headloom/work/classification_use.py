@@ -102,7 +102,7 @@ def _rows_to_score(config: EvaluateConfig, kept: "schema_labelled.LabelledTextCo
         return rows, rows.name
     corpus: Corpus = build_labelled.build_labelled_corpus(kept)
     split = config.data.name
-    found = corpus.test if split == "test" else corpus.valid
+    found = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split]
     if found is None:
         raise DataError(f"{corpus.name} has no test split: score data.split=valid, or a labelled file with data.path=")
     return found, f"{corpus.name} {split}"

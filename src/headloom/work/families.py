@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
-from headloom.config import saved, schema_labelled, schema_language, schema_text
+from headloom.config import rules, saved, schema_labelled, schema_language, schema_text
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
@@ -84,7 +84,15 @@ def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
 
 
 def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
-    """Score a checkpoint, print the scores and write them with their texts to the folder `output`."""
+    """Score a checkpoint, print the scores and write them with their texts to the folder `output`.
+
+    Raises:
+        ConfigError: an option has no meaning for this task.
+    """
+    if config.data.stride is not None and not isinstance(trained.config.task, schema_language.LanguageModelingConfig):
+        raise rules.no_effect(
+            f"data.stride={config.data.stride}", f"task={trained.config.task.kind.name}, which reads no windows"
+        )
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import evaluate_translation

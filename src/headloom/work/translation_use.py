@@ -135,7 +135,7 @@ def _pairs_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple["TextPair
         return pairs, pairs.name
     corpus = build.build_corpus(kept)
     split = config.data.name
-    found = corpus.test if split == "test" else corpus.valid
+    found = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split]
     if found is None:
         raise DataError(
             f"{corpus.name} has no test split: score data.split=valid, or two files with data.source= and data.target="
