@@ -32,10 +32,6 @@ EITHER = {
     (EvaluateDataConfig, "path"),
     *((TextConfig, name) for name in ("path", "valid_path", "test_path")),
 }
-    (TatoebaConfig, "path"),
-    *((TextConfig, name) for name in ("path", "valid_path", "test_path")),
-    (EvaluateDataConfig, "path"),
-}
 
 
 def to_config(composed: DictConfig, base: Path) -> Any:
