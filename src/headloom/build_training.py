@@ -1,11 +1,15 @@
-"""From configuration to what moves the weights: optimizer and schedule."""
+"""From configuration to what moves the weights: optimizer, schedule and engine."""
+
+from typing import assert_never
 
 import torch
 from torch import nn
 
-from headloom.config import schema_optimizer, schema_schedule
+from headloom.config import schema_optimizer, schema_schedule, schema_training
 from headloom.config.schema import TrainConfig
+from headloom.ranks import Ranks
 from headloom.training import optim, schedule
+from headloom.training.engine import PROCESS_ALONE, Engine
 from headloom.training.muon import Muon
 from headloom.training.precision import has_fast_bfloat16
 
@@ -129,3 +133,21 @@ def _num_warmup_steps(config: TrainConfig) -> int:
             return max(1, num_steps)
         case _:
             return num_steps
+
+
+def build_engine(kind: schema_training.Engine, model: nn.Module, *, device: torch.device, ranks: Ranks) -> Engine:
+    """How `ranks` train `model` together; a process alone needs nothing."""
+    if ranks.world_size == 1:
+        return PROCESS_ALONE
+    # Imported here: they take seconds.
+    match kind:
+        case schema_training.Engine.ddp:
+            from headloom.training.replicated import Replicated
+
+            return Replicated(model, device=device, ranks=ranks)
+        case schema_training.Engine.fsdp:
+            from headloom.training.sharded import Sharded
+
+            return Sharded(model, device=device, ranks=ranks)
+        case _:
+            assert_never(kind)

@@ -12,20 +12,24 @@ from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
+from headloom.errors import ConfigError
+from headloom.ranks import ALONE, Ranks
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
 from headloom.work.base import Trained
 from headloom.work.families import load_trained
 
 
-def train(config: TrainConfig, run_dir: Path) -> float:
+def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
     """Train as `config` says, with everything the run leaves in `run_dir`; the best headline metric reached.
 
+    Of several `ranks` each calls this with the same `config` and `run_dir`; rank 0 alone writes there.
     With `check` it trains nothing: see checks.py. The result is then NaN.
 
     Raises:
         ConfigError, DataError, CheckpointError: the run cannot start or go on; the message says why.
         TrainingDiverged: see `Trainer.train_step`.
+        RankLost: another rank ended, or does not answer.
         SystemExit: it was interrupted, after `last.pt` was written; the status is 128 + the signal's number.
     """
     from headloom.training_run import TrainingRun
@@ -33,7 +37,10 @@ def train(config: TrainConfig, run_dir: Path) -> float:
     keep_freed_memory()
     match config.check:
         case Check.none:
-            return TrainingRun(config, run_dir).run()
+            with ranks.watching():
+                return TrainingRun(config, run_dir, ranks).run()
+        case Check.lr if ranks.world_size > 1:
+            raise ConfigError("check=lr is done by one process: start it without torchrun")
         case Check.lr:
             from headloom.checks import find_learning_rate
 

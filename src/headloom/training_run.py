@@ -2,21 +2,22 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import torch
 
 from headloom.build_execution import prepare_execution
-from headloom.build_training import build_learning_rate, build_optimizer, peak_rate
+from headloom.build_training import build_engine, build_learning_rate, build_optimizer, peak_rate
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_training import OnDivergence, OnScaleCollapse
 from headloom.errors import CheckpointError, ConfigError
-from headloom.insight.dashboard import Dashboard
+from headloom.insight.dashboard import Dashboard, NoDashboard
 from headloom.insight.progress import StepProgress
 from headloom.nn.kernel_report import kernel_report
+from headloom.ranks import ALONE, Ranks
 from headloom.training import guard
 from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights, save_checkpoint
@@ -27,7 +28,7 @@ from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
 from headloom.training.optim import describe_groups
 from headloom.training.precision import autocast_dtype, choose_device
-from headloom.training.random_state import restore_random_state, seed_everything
+from headloom.training.random_state import restore_rank, seed_everything, seed_rank
 from headloom.training.schedule import Plateau
 from headloom.training.trainer import Trainer
 from headloom.work.families import start_work
@@ -44,8 +45,10 @@ COLLAPSES_TO = {
 class TrainingRun:
     """Everything a run needs, from a configuration; `run` trains."""
 
-    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+    def __init__(self, config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> None:
         self.config = config
+        self.ranks = ranks
+        _check_same_configuration(config, ranks)
         self.run_dir = run_dir
         trainer = config.trainer
         self.checkpoints = CheckpointFolder(run_dir / "checkpoints", keep=trainer.keep_checkpoints)
@@ -57,7 +60,7 @@ class TrainingRun:
             torch.set_num_threads(trainer.num_threads)
         self.device = choose_device(trainer.device.name)
         self.dtype = autocast_dtype(trainer.precision.name, self.device)
-        self.resumed_from = _resume_path(config.resume, run_dir)
+        self.resumed_from = ranks.first_does(lambda: _resume_path(config.resume, run_dir))
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
         if self.contents is not None:
             if "optimizer" not in self.contents:
@@ -70,7 +73,8 @@ class TrainingRun:
         self._build()
 
     def _start_work(self) -> None:
-        self.work = start_work(self.config, self.contents)
+        with self.ranks.first_goes_first():
+            self.work = start_work(self.config, self.contents)
         if self.contents is not None and self.contents["corpus"] != self.work.corpus_fingerprint:
             raise CheckpointError(
                 f"the training data is not that which {self.resumed_from} was trained on: "
@@ -88,6 +92,7 @@ class TrainingRun:
             load_weights(model, self.contents["model"], path=self.resumed_from)
         prepare_execution(model, trainer, device=self.device, dtype=self.dtype)
         self.num_graphs = num_graphs()
+        engine = build_engine(trainer.engine, model, device=self.device, ranks=self.ranks)
         self.average = None if trainer.average_decay is None else WeightAverage(model, decay=trainer.average_decay)
         self.learning_rate = build_learning_rate(config)
         self.trainer = Trainer(
@@ -100,8 +105,11 @@ class TrainingRun:
             collapses_to=COLLAPSES_TO[trainer.on_scale_collapse],
             max_grad_norm=trainer.max_grad_norm,
             average=self.average,
-            waits=trainer.on_divergence is OnDivergence.skip or self.device.type == "cpu",
+            waits=trainer.on_divergence is OnDivergence.skip or self.device.type == "cpu" or not engine.can_look_again,
+            engine=engine,
         )
+        if self.ranks.rank > 0:
+            seed_rank(config.seed, rank=self.ranks.rank, step=0)
 
     def run(self) -> float:
         """Train; the best headline metric. See `headloom.run.train`."""
@@ -155,12 +163,13 @@ class TrainingRun:
             logger.info("going on from %s at step %d", self.resumed_from, first_step)
             loop.load_contents(self.contents)
             # Last of all, since building the parts drew numbers.
-            restore_random_state(self.contents["random"])
+            restore_rank(self.contents, rank=self.ranks.rank, seed=config.seed)
             self.contents = None  # it holds a second copy of everything
         if loop.is_finished:
             logger.info("already finished at step %d: raise trainer.max_steps to train on", first_step)
             return loop.headline
-        self.checkpoints.remove_partial()
+        if self.ranks.is_first:
+            self.checkpoints.remove_partial()
         with (
             ExitStack() as self.records,
             StepProgress(first_step=first_step, max_steps=trainer.max_steps) as progress,
@@ -184,7 +193,8 @@ class TrainingRun:
     def _restart_records(self, step: int) -> None:
         """Record what follows `step` updates; what was recorded of later ones is removed."""
         self.records.close()
-        self.dashboard = self.records.enter_context(Dashboard(self.run_dir, first_step=step))
+        dashboard = Dashboard(self.run_dir, first_step=step) if self.ranks.is_first else NoDashboard()
+        self.dashboard = self.records.enter_context(dashboard)
 
     def _record(self, step: int, values: Mapping[str, float]) -> None:
         self.dashboard.record(step, values)
@@ -201,10 +211,11 @@ class TrainingRun:
             paths = self.checkpoints.best_ones(trainer.average_best)
         else:
             return
-        contents = average_checkpoints(paths)
-        save_checkpoint(self.checkpoints.average, contents)
-        load_weights(self.work.model, contents["model"], path=self.checkpoints.average)
-        metrics = self.work.validate(self.trainer.step, self.dashboard)
+        path = self.checkpoints.average
+        self.ranks.first_does(lambda: save_checkpoint(path, average_checkpoints(paths)))
+        contents = load_checkpoint(path)
+        load_weights(self.work.model, contents["model"], path=path, part=self.trainer.engine.part)
+        metrics = self._score(self.trainer.step)
         self.dashboard.record(self.trainer.step, {f"average/{name}": value for name, value in metrics.items()})
         logger.info(
             "average of %d checkpoints, steps %s: %s=%.4f: %s",
@@ -217,10 +228,28 @@ class TrainingRun:
 
     def validate(self, step: int) -> Mapping[str, float]:
         """Score the validation data, on the averaged weights where there are any."""
-        if self.average is None:
-            return self.work.validate(step, self.dashboard)
-        with self.average.applied():
-            return self.work.validate(step, self.dashboard)
+        with self.average.applied() if self.average is not None else nullcontext():
+            return self._score(step)
+
+    def _score(self, step: int) -> Mapping[str, float]:
+        with self.trainer.engine.evaluating():
+            return self.work.validate(step, self.dashboard, self.ranks)
+
+
+def _check_same_configuration(config: TrainConfig, ranks: Ranks) -> None:
+    """Ranks that disagree would wait for each other, or train something that nobody asked for.
+
+    Raises:
+        ConfigError: a rank has other options.
+    """
+    mine = saved.to_plain(config)
+    first = ranks.first_says(mine)
+    differs = ranks.gathered(mine != first)
+    if any(differs):
+        rank = differs.index(True)
+        raise ConfigError(
+            f"rank {rank} was started with other options than rank 0: start all nodes with the same command"
+        )
 
 
 def _resume_path(resume: str, run_dir: Path) -> Path | None:

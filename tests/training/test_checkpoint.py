@@ -240,11 +240,11 @@ def test_the_newest_numbers_are_kept_and_last_and_best_besides(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=2)
     assert folder.is_empty()
     for step in (8, 9, 10, 11):
-        folder.save(lambda step=step: {"step": step}, step=step, numbered=True, best=step == 8)
+        folder.save({"step": step}, step=step, numbered=True, best=step == 8)
     assert numbers(folder) == [10, 11]
     assert load_checkpoint(folder.best)["step"] == 8
     assert load_checkpoint(folder.last)["step"] == 11
-    folder.save(lambda: {"step": 100}, step=100, numbered=True, best=False)
+    folder.save({"step": 100}, step=100, numbered=True, best=False)
     assert numbers(folder) == [11, 100]
     assert not folder.is_empty()
     assert not partial_files(tmp_path)
@@ -253,9 +253,9 @@ def test_the_newest_numbers_are_kept_and_last_and_best_besides(tmp_path):
 def test_none_are_numbered_when_none_are_kept_and_strangers_are_left_alone(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=0)
     (tmp_path / "step_old.pt").write_bytes(b"")
-    folder.save(lambda: {"step": 1}, step=1, numbered=True, best=False)
+    folder.save({"step": 1}, step=1, numbered=True, best=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "step_old.pt"]
-    CheckpointFolder(tmp_path, keep=1).save(lambda: {"step": 2}, step=2, numbered=True, best=False)
+    CheckpointFolder(tmp_path, keep=1).save({"step": 2}, step=2, numbered=True, best=False)
     assert (tmp_path / "step_old.pt").exists()
 
 

@@ -15,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,16 +27,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from headloom.config import saved, schema
+from headloom.config import saved, schema, several
 from headloom.config.claim import claimed
 from headloom.config.options import help_text
 from headloom.config.overrides import Checked, check
 from headloom.config.strict import check_can_be_written, check_files, refuse_used_folder, to_config
-from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
+from headloom.errors import CheckpointError, ConfigError, DataError, RankLost, TrainingDiverged
 
 log = logging.getLogger("headloom")
 
-OF_THE_USER = (ConfigError, DataError, CheckpointError, TrainingDiverged)
+OF_THE_USER = (ConfigError, DataError, CheckpointError, TrainingDiverged, RankLost)
 STATUS_OPTION, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_CLOSED_PIPE = 2, 1, 130, 141
 
 
@@ -57,6 +58,8 @@ def run_once(work: Callable[[Any], object], *, name: str, conf: Path) -> int:
             return
         if unused := [flag for flag in ("multirun", "info", "hydra_help", "shell_completion") if getattr(flags, flag)]:
             raise ConfigError(f"--{unused[0].replace('_', '-')} is a flag of train.py only: remove it")
+        if several.num_processes() > 1:
+            raise ConfigError(f"{name}.py is one process: start it without torchrun")
         checked = _check(flags, name, conf)
         if flags.cfg is not None:
             sys.stdout.write(OmegaConf.to_yaml(checked.composed))
@@ -68,10 +71,11 @@ def run_once(work: Callable[[Any], object], *, name: str, conf: Path) -> int:
     return status_of(act, f"{name}.py")
 
 
-def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> int:
+def run_jobs(work: Callable[..., float], *, name: str, conf: Path) -> int:
     """Run `work` for each job that the command line describes, in a folder of its own: train.py.
 
-    `work` returns the headline metric of the run, which a sweeper reads. In a sweep a job that fails returns
+    `work` takes a configuration, a folder and, where a launcher such as torchrun has started several processes, their
+    `ranks`. It returns the headline metric of the run, which a sweeper reads. In a sweep a job that fails returns
     nan to Hydra's own sweeper, which goes on, and raises `JobFailed` to a plugin, which has its own rules for that.
     """
     jobs = _Jobs(work, Path.cwd())
@@ -83,17 +87,30 @@ def run_jobs(work: Callable[[Any, Path], float], *, name: str, conf: Path) -> in
         if flags.help:
             sys.stdout.write(help_text(name, conf))
             return
+        # Flags first: Hydra does not take them between overrides.
+        before = [a for a in sys.argv[1:] if a not in flags.overrides]
+        start = hydra.main(version_base="1.3", config_path=str(conf.resolve()), config_name=name)(jobs.run)
         if not (flags.hydra_help or flags.info or flags.shell_completion):
             checked = _check(flags, name, conf)
             if flags.cfg is None:
                 section = "sweep" if checked.is_sweep else "run"
                 folder = jobs.base / checked.hydra.hydra[section].dir
+                if several.num_processes() > 1:
+                    if checked.is_sweep:
+                        raise ConfigError("-m cannot be used under torchrun: start torchrun once for each job")
+                    with several.joined_ranks(checked.configs[0], folder) as place:
+                        jobs.work = partial(work, ranks=place.ranks)
+                        if place.ranks.is_first:
+                            sys.argv[1:] = before + several.placed(flags.overrides, place)
+                            start()
+                        else:
+                            jobs.work(replace(checked.configs[0], resume=place.resume), place.run_dir)
+                    return
                 check_can_be_written(f"hydra.{section}.dir", folder, folder=True)
                 if not checked.is_sweep:
                     refuse_used_folder(folder, checked.configs[0].resume)
-        # Flags first: Hydra does not take them between overrides.
-        sys.argv[1:] = [a for a in sys.argv[1:] if a not in flags.overrides] + flags.overrides
-        hydra.main(version_base="1.3", config_path=str(conf.resolve()), config_name=name)(jobs.run)()
+        sys.argv[1:] = before + flags.overrides
+        start()
 
     try:
         status = status_of(act, f"{name}.py")
@@ -120,7 +137,7 @@ class _Outcome:
 
 
 class _Jobs:
-    def __init__(self, work: Callable[[Any, Path], float], base: Path) -> None:
+    def __init__(self, work: Callable[..., float], base: Path) -> None:
         self.work = work
         self.base = base
         self.outcomes: list[_Outcome] = []
@@ -257,7 +274,7 @@ def status_of(act: Callable[[], None], command: str) -> int:
     try:
         act()
     except OF_THE_USER as error:
-        sys.stderr.write(f"{command}: {_one_line(error)}\n")
+        several.say_of_this_rank(command, _one_line(error))
         return STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
     except BrokenPipeError:
         # The interpreter flushes stdout once more at its end: let it flush into nothing.

@@ -70,7 +70,7 @@ def check(
     Raises:
         ConfigError: an override names no option or group, has a wrong value, or a job breaks a rule.
     """
-    search = [f"hydra.searchpath=[{_quoted(f'file://{presets.resolve()}')}]"] if presets is not None else []
+    search = [f"hydra.searchpath=[{quoted(f'file://{presets.resolve()}')}]"] if presets is not None else []
     if presets is not None and not presets.is_dir():
         raise ConfigError(f"--config-dir {presets} is not a folder: name one with YAML files in it")
     try:
@@ -239,8 +239,8 @@ class _Checker:
         try:
             return OverridesParser.create(self.loader).parse_overrides([text])[0]
         except HydraException as error:
-            quoted = shlex.quote(f"{key}={_quoted(value)}")
-            raise ConfigError(f"'{text}' cannot be read: quote the value, as in {quoted}") from error
+            example = shlex.quote(f"{key}={quoted(value)}")
+            raise ConfigError(f"'{text}' cannot be read: quote the value, as in {example}") from error
 
     def _values(self, override: Override) -> Iterator[Override]:
         """One override for each value that is swept over; an interval stays as it is."""
@@ -272,7 +272,8 @@ def _refuse_plus(override: Override) -> None:
         raise ConfigError(f"'{override.input_line}' would add what is there: write {plain}")
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """`value` as Hydra's grammar reads it back."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -20,6 +20,11 @@ class Precision(Enum):
     float16 = "float16"  # with a loss scaler; GPU only
 
 
+class Engine(Enum):
+    ddp = "ddp"  # a copy of the model on every process
+    fsdp = "fsdp"  # a part of it on every process
+
+
 class OnDivergence(Enum):
     stop = "stop"
     skip = "skip"  # leave the update out
@@ -57,7 +62,11 @@ class TrainerConfig:
     max_tokens: int = 4096
     """Most tokens of a batch: rows times the longest padded side."""
     accumulation: int = 1
-    """Batches an update; the update is the one of a single batch of all their pairs."""
+    """Batches an update, of all processes together; the update is the one of a single batch of all their pairs."""
+    engine: Engine = Engine.ddp
+    """With several processes, started by torchrun: ddp, a copy of the model on each; fsdp, a part of it on each."""
+    rank_timeout: float = 1800
+    """Seconds that one of several processes waits for another before it ends; preparing data may take any time."""
     evaluate_every: int | None = 500
     """Steps between validations; there is one at the end too. null: only that one."""
     save_every: int | None = 500
@@ -129,6 +138,7 @@ class TrainerConfig:
             raise ConfigError(
                 f"trainer.attention={self.attention.name} needs a GPU: use trainer.attention=auto on a CPU"
             )
+        rules.above_zero("trainer.rank_timeout", self.rank_timeout)
         rules.above_zero("trainer.spike_deviations", self.spike_deviations)
         rules.share("trainer.average_decay", self.average_decay, with_zero=False)
         rules.at_least("trainer.min_steps", self.min_steps, 0)
@@ -137,6 +147,11 @@ class TrainerConfig:
         if self.patience is not None and self.evaluate_every is None:
             raise rules.no_effect("trainer.patience", "trainer.evaluate_every=null")
         check_precision("trainer.", self.device, self.precision)
+        if self.engine is Engine.fsdp and self.precision is Precision.float16:
+            raise ConfigError(
+                "trainer.engine=fsdp cannot be used with trainer.precision=float16, whose overflow a rank would see "
+                "in its part alone: use trainer.precision=bfloat16"
+            )
 
     def _check_averages(self) -> None:
         if self.average_last is not None and self.average_best is not None:

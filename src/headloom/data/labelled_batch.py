@@ -125,6 +125,10 @@ class LabelledBatches:
         """
         self._sampler.load_state(state)
 
+    def skip(self) -> None:
+        """Pass over a batch without making it."""
+        next(self._sampler)
+
     def __iter__(self) -> Iterator[LabelledBatch]:
         return self
 

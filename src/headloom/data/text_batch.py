@@ -155,6 +155,10 @@ class TextTrainingBatches:
         """
         self._sampler.load_state(state)
 
+    def skip(self) -> None:
+        """Pass over a batch without making it."""
+        next(self._sampler)
+
     def __iter__(self) -> Iterator[TextBatch]:
         return self
 

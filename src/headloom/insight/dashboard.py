@@ -110,6 +110,28 @@ class Dashboard:
         self._events.close()
 
 
+class NoDashboard(Dashboard):
+    """Takes what a dashboard takes, and keeps nothing: for a process that is not the one to write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def record(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        pass
+
+    def figure(self, step: int, tag: str, pixels_YXC: npt.NDArray[np.uint8]) -> None:
+        pass
+
+    def samples(self, step: int, samples: Sequence[Sample], names: tuple[str, str, str] = NAMES) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def _json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 import torch
 
-from headloom.bar import progress_bar
 from headloom.data.text_batch import TextBatch, TextEvaluationBatches
-from headloom.decoding.translator import evaluating
 from headloom.errors import ConfigError
 from headloom.models.lm import LanguageModel
 from headloom.nn.loss import LossSum, sequence_loss
+from headloom.ranks import ALONE, Ranks
+from headloom.tasks.scoring import score_batches
 
 HEADLINES = {"loss": False, "bits_per_character": False, "accuracy": True}
 """Metrics that can choose the best checkpoint, and whether higher is better."""
@@ -45,6 +45,7 @@ class LanguageModelingTask:
         device: torch.device,
         autocast_dtype: torch.dtype | None,
         description: str = "evaluation",
+        ranks: Ranks = ALONE,
     ) -> Mapping[str, float]:
         """Score `model` on a text, every token once; no result depends on how it is batched.
 
@@ -55,27 +56,25 @@ class LanguageModelingTask:
         that get the highest logit.
 
         The model is afterwards in the mode it was in, and no random number is
-        drawn. `description` names the progress bar.
+        drawn. `description` names the progress bar. Each of `ranks` scores its
+        share, and all get the metrics of the whole.
         """
-        # Sums stay on the device until the end, and in float64: the order of batches must not show.
-        nll = torch.zeros((), dtype=torch.float64, device=device)
-        num_correct = torch.zeros((), dtype=torch.int64, device=device)
-        num_targets = 0
-        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
-            for batch in progress_bar(batches, desc=f"{description}: loss", unit="batch", leave=False):
-                sums = self.loss_sum(model, batch.to(device))
-                nll += sums.nll
-                num_correct += sums.num_correct
-                num_targets += sums.num_targets
+        totals = score_batches(
+            self,
+            model,
+            batches,
+            device=device,
+            autocast_dtype=autocast_dtype,
+            description=description,
+            ranks=ranks,
+        )
         tokens = batches.tokens
-        assert num_targets == len(tokens), "windows score every target once"
-        loss = nll.item() / num_targets
-        bits = nll.item() / math.log(2)
+        assert totals.num_targets == len(tokens), "windows score every target once"
+        bits = totals.nll / math.log(2)
         return {
-            "loss": loss,
-            # exp of more than 709 overflows; NaN stays NaN.
-            "perplexity": math.inf if loss > 700 else math.exp(loss),
+            "loss": totals.loss,
+            "perplexity": totals.perplexity,
             "bits_per_character": bits / tokens.num_characters,
             "bits_per_byte": bits / tokens.num_bytes,
-            "accuracy": num_correct.item() / num_targets,
+            "accuracy": totals.accuracy,
         }

@@ -1,18 +1,18 @@
 """Translation: one line to one line, with an encoder-decoder."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from headloom import metrics
-from headloom.bar import progress_bar
 from headloom.data.batch import Batch, EvaluationBatches
-from headloom.decoding.translator import Translator, evaluating
+from headloom.decoding.translator import Translator
 from headloom.errors import ConfigError
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.loss import IGNORE, LossSum, sequence_loss
+from headloom.ranks import ALONE, Ranks
+from headloom.tasks.scoring import score_batches
 
 HEADLINES = {"bleu": True, "chrf": True, "loss": False}
 """Metrics that can choose the best checkpoint, and whether higher is better."""
@@ -63,6 +63,7 @@ class TranslationTask:
         device: torch.device,
         autocast_dtype: torch.dtype | None,
         description: str = "evaluation",
+        ranks: Ranks = ALONE,
     ) -> Evaluation:
         """Score `model` on every pair of `batches`; no result depends on how they are batched.
 
@@ -70,13 +71,25 @@ class TranslationTask:
         scores are those of `translate.py` and sacreBLEU; None leaves them out.
         The model is afterwards in the mode it was in, and no random number is
         drawn. `description` names the progress bars, which stderr shows if it
-        is a terminal.
+        is a terminal. Each of `ranks` scores and translates its share, and all
+        get the evaluation of the whole.
         """
-        values = self._token_metrics(model, batches, device, autocast_dtype, description)
+        totals = score_batches(
+            self,
+            model,
+            batches,
+            device=device,
+            autocast_dtype=autocast_dtype,
+            description=description,
+            ranks=ranks,
+        )
+        assert totals.num_targets > 0, "a token store holds at least one pair, and every pair an eos"
+        values = {"loss": totals.loss, "perplexity": totals.perplexity, "accuracy": totals.accuracy}
         if translator is None:
             return Evaluation(values)
         texts = [batches.pairs.text(row) for row in range(len(batches.pairs))]
-        hypotheses = translator.translate([source for source, _ in texts], description=f"{description}: translating")
+        own = list(ranks.share(source for source, _ in texts))
+        hypotheses = ranks.in_order(translator.translate(own, description=f"{description}: translating"))
         references = [target for _, target in texts]
         scores = {"bleu": metrics.bleu(hypotheses, references), "chrf": metrics.chrf(hypotheses, references)}
         return Evaluation(
@@ -84,30 +97,3 @@ class TranslationTask:
             signatures={name: score.signature for name, score in scores.items()},
             hypotheses=hypotheses,
         )
-
-    def _token_metrics(
-        self,
-        model: Seq2Seq,
-        batches: EvaluationBatches,
-        device: torch.device,
-        autocast_dtype: torch.dtype | None,
-        description: str,
-    ) -> dict[str, float]:
-        # Sums stay on the device until the end, and in float64: the order of batches must not show.
-        nll = torch.zeros((), dtype=torch.float64, device=device)
-        num_correct = torch.zeros((), dtype=torch.int64, device=device)
-        num_targets = 0
-        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
-            for batch in progress_bar(batches, desc=f"{description}: loss", unit="batch", leave=False):
-                sums = self.loss_sum(model, batch.to(device))
-                nll += sums.nll
-                num_correct += sums.num_correct
-                num_targets += sums.num_targets
-        assert num_targets > 0, "a token store holds at least one pair, and every pair an eos"
-        loss = nll.item() / num_targets
-        return {
-            "loss": loss,
-            # exp of more than 709 overflows; NaN stays NaN.
-            "perplexity": math.inf if loss > 700 else math.exp(loss),
-            "accuracy": num_correct.item() / num_targets,
-        }

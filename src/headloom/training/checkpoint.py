@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headloom.errors import CheckpointError
 
@@ -123,8 +123,16 @@ def _check_sums(path: Path, file: BinaryIO) -> None:
         raise CheckpointError(f"{path} is damaged ({damaged} does not match its checksum): copy or train it again")
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Any], *, path: Path) -> None:
+def load_weights(
+    model: nn.Module,
+    weights: Mapping[str, Any],
+    *,
+    path: Path,
+    part: Callable[[Tensor, Tensor], Tensor] = lambda whole, like: whole,
+) -> None:
     """Put `weights` into `model`; every name and shape must be there and no other.
+
+    `part` gives what the model keeps of a weight, from that and from what it keeps now.
 
     Raises:
         CheckpointError: a name is missing, unknown, or has another shape; the message lists some.
@@ -140,7 +148,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any], *, path: Path) ->
     if wrong:
         shown = "; ".join(sorted(wrong)[:3])
         raise CheckpointError(f"{path} does not fit the model: {shown}" + ("; ..." if len(wrong) > 3 else ""))
-    model.load_state_dict(dict(weights), strict=True)
+    model.load_state_dict({name: part(weight, own[name]) for name, weight in weights.items()}, strict=True)
 
 
 class CheckpointFolder:
@@ -172,7 +180,7 @@ class CheckpointFolder:
 
     def save(
         self,
-        contents: Callable[[], Mapping[str, Any]],
+        contents: Mapping[str, Any],
         *,
         step: int,
         numbered: bool,
@@ -184,7 +192,7 @@ class CheckpointFolder:
         `best_steps` are those whose `best_N.pt` is kept; where this one is among
         them, it is written too.
         """
-        save_checkpoint(self.last, contents())
+        save_checkpoint(self.last, contents)
         if best:
             copy_checkpoint(self.last, self.best)
         if numbered and self.keep:

@@ -14,6 +14,7 @@ from headloom.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
+NOTHING = "computed again, everything is finite"
 MAX_TEXTS = 32
 """Texts of a batch that the log shows."""
 
@@ -22,6 +23,8 @@ def explain(trainer: Trainer, trouble: Trouble, describe: Callable[[CountedBatch
     """What went wrong and where, in a line. The texts it was met in go to the log."""
     cause, batches = find_cause(trainer, trouble.watched)
     texts = [text for batch in batches for text in describe(batch)]
+    findings = trainer.engine.ranks.gathered((cause, texts))
+    cause, texts = next((found for found in findings if found[0] != NOTHING), findings[0])
     for text in texts[:MAX_TEXTS]:
         logger.warning("in the batch: %s", text)
     if len(texts) > MAX_TEXTS:
@@ -35,6 +38,8 @@ def find_cause(trainer: Trainer, watched: Watched) -> tuple[str, list[CountedBat
     The batches of the update are computed with the random numbers it had. Weights, gradients and generators
     are afterwards as they were before.
     """
+    if not trainer.engine.can_look_again:
+        return "where is not looked for while weights are in parts (trainer.engine=fsdp)", list(watched.batches)
     for name, parameter in trainer.model.named_parameters():
         if not parameter.isfinite().all():
             return f"the weight {name} is not finite", list(watched.batches)
@@ -48,7 +53,7 @@ def find_cause(trainer: Trainer, watched: Watched) -> tuple[str, list[CountedBat
     trainer.optimizer.zero_grad(set_to_none=True)
     for cause, batches in found.items():
         return cause, batches
-    return "computed again, everything is finite", list(watched.batches)
+    return NOTHING, list(watched.batches)
 
 
 def _cause(trainer: Trainer, batch: CountedBatch) -> str | None:

@@ -39,6 +39,11 @@ class Engine(Protocol):
     @property
     def ranks(self) -> Ranks: ...
 
+    @property
+    def can_look_again(self) -> bool:
+        """Whether one rank can compute a batch of its own, with gradients, while the others do something else."""
+        ...
+
     def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
         """The batches to give to `loss_sum`; the backward of each comes before the next is asked for.
 
@@ -79,6 +84,7 @@ class Alone:
     """One process."""
 
     ranks = ALONE
+    can_look_again = True
 
     def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
         return (batch for batch in batches if batch.num_targets)

@@ -104,7 +104,13 @@ class Guard:
             self._num_skipped = 0
 
     def trouble(self, *, wait: bool) -> Trouble | None:
-        """The first thing that went wrong, as far as is known. With `wait` all is known, and losses are looked at."""
+        """The first thing that went wrong, as far as is known. With `wait` all is known, and losses are looked at.
+
+        Of several ranks one may know earlier than another, and they must act alike: those learn it with `wait`.
+        """
+        ranks = self._trainer.engine.ranks
+        if ranks.world_size > 1 and not wait:
+            return None
         while self._unknown and (wait or self._unknown[0].is_finite.is_known()):
             watched = self._unknown.popleft()
             if watched.report.diverged or not watched.is_finite.value():
@@ -120,7 +126,7 @@ class Guard:
             if self._is_spike(loss / watched.report.num_targets):
                 return Trouble(f"{SPIKE_UPDATES} losses in a row far above the others", watched, can_go_on=True)
         nll = math.fsum(nll for _, nll in sums) / sum(watched.report.num_targets for watched in unread)
-        num_choices = unread[-1].report.num_choices
+        num_choices = ranks.all_max(unread[-1].report.num_choices)  # a rank without a batch knows none
         if unread[-1].step >= GRACE_STEPS and num_choices and nll > math.log(GUESSING_MARGIN * num_choices):
             what = f"perplexity {math.exp(min(nll, 700.0)):.4g}, where guessing has {num_choices}"
             return Trouble(what, unread[-1], can_go_on=False)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal as signals
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headloom.errors import TrainingDiverged
+from headloom.ranks import Ranks
 from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
 from headloom.training.diagnosis import explain
 from headloom.training.engine import CountedBatch
@@ -30,6 +32,10 @@ class Batches(Protocol):
     def epoch(self) -> int: ...
 
     def __next__(self) -> CountedBatch: ...
+
+    def skip(self) -> None:
+        """Pass over a batch, which another rank takes, without making it."""
+        ...
 
     def state(self) -> dict[str, int]: ...
 
@@ -120,9 +126,9 @@ class Loop:
             TrainingDiverged: training went wrong, and `guard` says stop or knows no way on; the last checkpoint is
                 from before.
         """
-        while not self.is_finished and interrupt.signal is None:
+        while not (interrupted := self._is_interrupted(interrupt)) and not self.is_finished:
             started_at = time.perf_counter()
-            batches = [next(self.batches) for _ in range(self.accumulation)]
+            batches = self._own_batches()
             self.interval.data_wait_seconds += time.perf_counter() - started_at
             step = self.trainer.step + 1
             is_recorded = step % self.log_every == 0 or step == self.max_steps
@@ -145,7 +151,7 @@ class Loop:
             is_ranked = is_validated and any(ranked == step for _, _, ranked in self.ranking)
             if is_numbered or is_best or is_ranked or self.is_finished:
                 self._save(numbered=is_numbered, best=is_best)
-        if interrupt.signal is not None and self.saved_step != self.trainer.step:
+        if interrupted and self.saved_step != self.trainer.step:
             trouble = self.guard.trouble(wait=True)
             if trouble is not None:
                 self._stop(trouble)
@@ -153,9 +159,33 @@ class Loop:
         name = self.trainer.task.headline
         if self._is_patience_out():
             logger.info("no better %s in %d validations: training ends", name, self.best.num_worse)
-        if interrupt.signal is None and self.best.headline is not None:
+        if not interrupted and self.best.headline is not None:
             logger.info("best %s=%.4f at step %d: %s", name, self.best.headline, self.best.step, self.checkpoints.best)
         return self.headline
+
+    def _is_interrupted(self, interrupt: Interrupt) -> bool:
+        """Whether any rank is asked to stop; all stop after the same update."""
+        number = self.ranks.all_max(interrupt.signal or 0)
+        if number:
+            interrupt.signal = signals.Signals(number)
+        return number > 0
+
+    def _own_batches(self) -> list[CountedBatch]:
+        """This rank's batches of the update: batch number i is that of rank i modulo their number.
+
+        So the place in the data is the same on all of them, and does not depend on how many there are.
+        """
+        own = []
+        for number in range(self.accumulation):
+            if number % self.ranks.world_size == self.ranks.rank:
+                own.append(next(self.batches))
+            else:
+                self.batches.skip()
+        return own
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.trainer.engine.ranks
 
     @property
     def headline(self) -> float:
@@ -168,13 +198,15 @@ class Loop:
         return self.trainer.step >= self.max_steps or self._is_patience_out()
 
     def contents(self) -> dict[str, Any]:
-        """A checkpoint of this moment."""
+        """A checkpoint of this moment; the tensors are rank 0's. All ranks call it together."""
         self.interval.read()
+        random, *random_of_others = self.ranks.gathered(random_state())
         return {
             **self.saved,
             **self.trainer.state(),
             "data": self.batches.state(),
-            "random": random_state(),
+            "random": random,
+            "random_of_others": random_of_others,
             "interval": asdict(self.interval),
             "best": asdict(self.best),
             "ranking": self.ranking,
@@ -232,7 +264,7 @@ class Loop:
         Chowdhery et al. (2022), section 5.1, got over loss spikes so.
         """
         contents = load_checkpoint(self.checkpoints.last, self.trainer.device)
-        load_weights(self.trainer.model, contents["model"], path=self.checkpoints.last)
+        load_weights(self.trainer.model, contents["model"], path=self.checkpoints.last, part=self.trainer.engine.part)
         self.trainer.load_state(contents)
         self.guard.rolled_back(contents.get("guard", self.guard.state()))
         self._load_records(contents)
@@ -249,8 +281,11 @@ class Loop:
 
     def _save(self, *, numbered: bool, best: bool) -> None:
         best_steps = {int(step) for _, _, step in self.ranking}
-        self.checkpoints.save(
-            self.contents, step=self.trainer.step, numbered=numbered, best=best, best_steps=best_steps
+        contents = self.contents()
+        self.ranks.first_does(
+            lambda: self.checkpoints.save(
+                contents, step=self.trainer.step, numbered=numbered, best=best, best_steps=best_steps
+            )
         )
         self.saved_step = self.trainer.step
 
@@ -294,7 +329,7 @@ class Loop:
 
     def _validate(self) -> bool:
         """Validate and record; whether it is the best so far."""
-        metrics = self.validate(self.trainer.step)
+        metrics = self.ranks.first_says(self.validate(self.trainer.step))
         self.record(self.trainer.step, {f"valid/{name}": value for name, value in metrics.items()})
         headline, loss = metrics[self.trainer.task.headline], metrics["loss"]
         is_better = self._is_better(headline, loss)

@@ -27,6 +27,8 @@ class Sharded(Alone):
     Every rank makes as many passes as the one with the most batches.
     """
 
+    can_look_again = False
+
     def __init__(self, model: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
         self.ranks = ranks
         mesh = init_device_mesh(device.type, (ranks.world_size,))

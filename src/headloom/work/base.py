@@ -15,6 +15,7 @@ from torch import nn
 
 from headloom.config.schema import TrainConfig
 from headloom.insight.dashboard import Dashboard
+from headloom.ranks import Ranks
 from headloom.tasks.base import Task
 from headloom.training.loop import Batches
 
@@ -52,10 +53,11 @@ class Work(Protocol):
         """Parts of a checkpoint that do not change, such as tokenizers: plain values and bytes."""
         ...
 
-    def validate(self, step: int, dashboard: Dashboard) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
         """Score the validation data, the headline among the metrics, and show what there is to see.
 
-        No random number is drawn, and the model is afterwards in the mode it was in.
+        Of several `ranks` all call it; each may score its share (see `Ranks.share`), or all of the data. No random
+        number is drawn, and the model is afterwards in the mode it was in.
         """
         ...
 

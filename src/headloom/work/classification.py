@@ -18,6 +18,7 @@ from headloom.insight.dashboard import Dashboard
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.classifier import Classifier
 from headloom.nn.attention import recording_attention
+from headloom.ranks import Ranks
 from headloom.tasks.classification import Evaluation
 from headloom.tasks.regression import RegressionEvaluation
 from headloom.tasks.tagging import TaggingEvaluation
@@ -95,7 +96,7 @@ class ClassificationWork:
         self.model.to(device).train()
         self.task = build_labelled.build_labelled_task(self.config, self.labels)
 
-    def validate(self, step: int, dashboard: Dashboard) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
         evaluation = self.task.evaluate(
             self.model, self.valid_batches, device=self.device, autocast_dtype=self.dtype, description="validation"
         )

@@ -18,6 +18,7 @@ from headloom.insight.dashboard import Dashboard
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.lm import LanguageModel
 from headloom.nn.attention import recording_attention
+from headloom.ranks import Ranks
 from headloom.tasks.language_modeling import LanguageModelingTask
 
 MAPPED_TOKENS = 24
@@ -93,13 +94,14 @@ class LanguageModelingWork:
             max_length=CONTINUED_TOKENS,
         )
 
-    def validate(self, step: int, dashboard: Dashboard) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
         metrics = self.task.evaluate(
             self.model,
             self.valid_batches,
             device=self.device,
             autocast_dtype=self.dtype,
             description="validation",
+            ranks=ranks,
         )
         dashboard.samples(step, self._samples())
         self._draw_attention(step, dashboard)

@@ -17,6 +17,7 @@ from headloom.insight.dashboard import Dashboard
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import recording_attention
+from headloom.ranks import Ranks
 from headloom.tasks.translation import TranslationTask
 
 MAPPED_TOKENS = (6, 24)
@@ -106,7 +107,7 @@ class TranslationWork:
             autocast_dtype=dtype,
         )
 
-    def validate(self, step: int, dashboard: Dashboard) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
         decodes = self.task.headline != "loss"
         evaluation = self.task.evaluate(
             self.model,
@@ -115,6 +116,7 @@ class TranslationWork:
             device=self.device,
             autocast_dtype=self.dtype,
             description="validation",
+            ranks=ranks,
         )
         texts = [self.valid_pairs.text(row) for row in self.sample_rows]
         if decodes:
