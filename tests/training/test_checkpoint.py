@@ -2,6 +2,7 @@ import errno
 import os
 import pickle
 import resource
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ CONTENTS = {"step": 3, "weights": {"a": torch.arange(6.0).view(2, 3)}, "name": "
 
 
 def partial_files(folder: Path) -> list[Path]:
-    return list(folder.glob("*.partial"))
+    return list(folder.glob("*.partial-*"))
 
 
 def test_what_was_saved_is_what_is_loaded(tmp_path):
@@ -182,15 +183,51 @@ def test_a_full_disk_leaves_the_file_that_was_there_and_says_what_to_do(tmp_path
     assert not partial_files(tmp_path)
 
 
-def test_a_full_disk_is_named_as_such(tmp_path):
+def test_a_full_disk_is_named_as_such(tmp_path, monkeypatch):
     """B53: on the device that is always full."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     path = tmp_path / "last.pt"
-    (tmp_path / f"last.pt.{os.getpid()}.partial").symlink_to("/dev/full")
+
+    def known(num_bytes: int) -> str:
+        (tmp_path / f"last.pt.partial-{os.getpid()}-known").symlink_to("/dev/full")
+        return "known"
+
+    monkeypatch.setattr(secrets, "token_hex", known)
     with pytest.raises(CheckpointError, match=os.strerror(errno.ENOSPC)):
         save_checkpoint(path, CONTENTS)
     assert not path.exists()
+
+
+def test_what_does_not_read_as_it_was_written_replaces_nothing(tmp_path, monkeypatch):
+    """As on a faulty disk."""
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, {"step": 4})
+    save = torch.save
+
+    def save_with_a_flipped_bit(contents, file):
+        save(contents, file)
+        file.seek(200)
+        byte = file.read(1) if file.readable() else b"\0"
+        file.seek(200)
+        file.write(bytes([byte[0] ^ 1]))
+
+    monkeypatch.setattr(torch, "save", save_with_a_flipped_bit)
+    with pytest.raises(CheckpointError, match=r"does not read as it was written.*earlier checkpoints are untouched"):
+        save_checkpoint(path, {"step": 5, "weights": torch.ones(1000)})
+    assert load_checkpoint(path)["step"] == 4
+    assert not partial_files(tmp_path)
+
+
+def test_a_folder_that_may_not_be_written_to_is_named(tmp_path, monkeypatch):
+    """B53. Whoever runs this as root may write everywhere, so the system's answer is put in its place."""
+
+    def refuse(*arguments, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"last\.pt cannot be written \(Permission denied\); earlier checkpoints"):
+        save_checkpoint(tmp_path / "last.pt", CONTENTS)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from headloom.training.interrupt import SIGNALS, noting_interrupts
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_is_noted_and_the_second_acts_at_once(number):
     def take_the_second(*_: object) -> None:
         raise TimeoutError
@@ -23,6 +23,14 @@ def test_the_first_signal_is_noted_and_the_second_acts_at_once(number):
         assert signal.getsignal(number) is take_the_second
     finally:
         signal.signal(number, before)
+
+
+def test_a_warning_may_come_twice_and_before_the_signal_that_ends():
+    """Slurm's: SIGUSR1 ahead of a preemption, SIGTERM at it; the run is saving meanwhile."""
+    with noting_interrupts() as interrupt:
+        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            assert interrupt.signal is signal.SIGUSR1
 
 
 def test_handlers_are_put_back_whatever_happened():

@@ -28,6 +28,7 @@ def written_beside(path: Path) -> Iterator[Path]:
         yield partial
         _to_disk(partial)
         partial.replace(path)
+        _to_disk(path.parent)  # or a power cut takes the new name
     finally:
         partial.unlink(missing_ok=True)
 
@@ -48,6 +49,7 @@ def folder_written_beside(path: Path, *, complete: Path) -> Iterator[Path]:
             _to_disk(file)
         try:
             partial.rename(path)
+            _to_disk(path.parent)
         except OSError:
             if not complete.exists():
                 raise
@@ -55,15 +57,18 @@ def folder_written_beside(path: Path, *, complete: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove what a process left half-written in `folder` and nobody has touched for two days."""
+def remove_abandoned(folder: Path, *, after_seconds: float = _ABANDONED_AFTER_SECONDS) -> None:
+    """Remove what a process left half-written in `folder` and nobody has touched for so long: two days.
+
+    Where no other process writes to `folder`, `after_seconds` may be 0.
+    """
     for partial in folder.glob(f"*{_MARK}*"):
         files = [partial, *partial.iterdir()] if partial.is_dir() else [partial]
         try:
             touched_at = max(file.stat().st_mtime for file in files)
         except FileNotFoundError:
             continue  # another process has finished it or removes it now
-        if time.time() - touched_at > _ABANDONED_AFTER_SECONDS:
+        if time.time() - touched_at > after_seconds or after_seconds == 0:
             if partial.is_dir():
                 shutil.rmtree(partial, ignore_errors=True)
             else:
@@ -75,7 +80,10 @@ def _partial_name(path: Path) -> Path:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until the content is on the disk, so that a rename never survives a power cut that the content does not."""
+    """Wait until the content of a file, or the names in a folder, are on the disk.
+
+    So a rename never survives a power cut that the content does not.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -114,7 +114,7 @@ def works(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> bool:
     try:
         difference = _difference(kernel, device, dtype)
     except Exception as error:  # whatever a missing compiler, an old GPU or another version of PyTorch may raise
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"
+        reason = f"{type(error).__name__}: {str(error).strip().split(chr(10), 1)[0] or 'no reason'}"
     else:
         if difference < 0.05:
             return True

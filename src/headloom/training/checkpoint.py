@@ -7,13 +7,14 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
+from headloom.data.whole_files import remove_abandoned, written_beside
 from headloom.errors import CheckpointError
 
 FORMAT = 1
@@ -25,16 +26,21 @@ def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
 
     `contents` holds tensors, bytes and plain Python values only, so that
     loading a stranger's checkpoint cannot run a stranger's code. The file is
-    written beside its name, forced to the disk, and renamed: a reader sees the
-    old file or the new one, whenever the writer dies.
+    written beside its name, forced to the disk, read again, and renamed: a
+    reader sees the old file or the new one, whenever the writer dies.
 
     Raises:
-        CheckpointError: the disk is full or the folder cannot be written to.
+        CheckpointError: the disk is full, the folder cannot be written to, or what was written does not read back.
     """
-    with _written_beside(path) as temporary, temporary.open("wb") as file:
-        torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    with _saying_why(path), written_beside(path) as partial:
+        with partial.open("wb") as file:
+            torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        with partial.open("rb") as file:
+            damaged = _damaged(file)
+        if damaged is not None:
+            raise OSError(errno.EIO, f"{damaged} does not read as it was written: the disk or the memory may be faulty")
 
 
 def copy_checkpoint(source: Path, path: Path) -> None:
@@ -45,30 +51,22 @@ def copy_checkpoint(source: Path, path: Path) -> None:
     Raises:
         CheckpointError: the disk is full or the folder cannot be written to.
     """
-    with _written_beside(path) as temporary:
-        temporary.unlink(missing_ok=True)
+    with _saying_why(path), written_beside(path) as partial:
         try:
-            temporary.hardlink_to(source)
+            partial.hardlink_to(source)
         except OSError:
-            shutil.copyfile(source, temporary)
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
+            shutil.copyfile(source, partial)
 
 
 @contextmanager
-def _written_beside(path: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `path` when the block is through, and is removed when it fails."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
+def _saying_why(path: Path) -> Iterator[None]:
+    """Inside, `path` is written with `written_beside`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        yield
     except (OSError, RuntimeError) as error:
         # torch reports a short write of its zip file as a RuntimeError without the errno.
-        with suppress(OSError):
-            temporary.unlink()
-        reason = error.strerror if isinstance(error, OSError) and error.errno != errno.EIO else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CheckpointError(
             f"{path} cannot be written ({_first_line(reason)}); earlier checkpoints are untouched: "
             "free space or permissions in the folder, then go on with resume=auto"
@@ -113,14 +111,21 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 
 
 def _check_sums(path: Path, file: BinaryIO) -> None:
-    """torch reads a zip file without comparing its checksums, so a flipped bit would be a silently wrong weight."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, zlib.error):
-        damaged = "its table of contents"
+    damaged = _damaged(file)
     if damaged is not None:
         raise CheckpointError(f"{path} is damaged ({damaged} does not match its checksum): copy or train it again")
+
+
+def _damaged(file: BinaryIO) -> str | None:
+    """What of a checkpoint does not match its checksum.
+
+    torch reads a zip file without comparing them, so a flipped bit would be a silently wrong weight.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error):
+        return "its table of contents"
 
 
 def load_weights(
@@ -206,9 +211,8 @@ class CheckpointFolder:
                     path.unlink()
 
     def remove_partial(self) -> None:
-        """Remove what a killed run left half-written."""
-        for path in self.folder.glob("*.partial"):
-            path.unlink(missing_ok=True)
+        """Remove what a killed run left half-written; no other process may be writing here."""
+        remove_abandoned(self.folder, after_seconds=0)
 
     def numbered(self) -> list[Path]:
         """step_N.pt, from the oldest to the newest."""
@@ -244,16 +248,6 @@ class CheckpointFolder:
 
 def _number(path: Path) -> int:
     return int(path.stem.rpartition("_")[2])
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is lasting only when the folder is on the disk too."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _first_line(text: str | None) -> str:

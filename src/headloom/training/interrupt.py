@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signals.SIGINT, signals.SIGTERM)
+SIGNALS = (signals.SIGINT, signals.SIGTERM, signals.SIGUSR1)
+"""Ctrl-C; what systems send before they kill; what Slurm is told to send ahead of a time limit or a preemption
+(`sbatch --signal=USR1@120`)."""
 
 
 class Interrupt:
@@ -17,7 +19,9 @@ class Interrupt:
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupt]:
-    """Inside, the first SIGINT or SIGTERM is noted, and the loop ends after its step; a second one ends at once.
+    """Inside, the first signal is noted, and the loop ends after its step; a second one ends at once.
+
+    SIGUSR1 is a warning and never ends anything at once; Slurm sends SIGTERM some time after it, which is noted too.
 
     Outside the main thread, where Python allows no handler, nothing is noted.
     """
@@ -25,8 +29,9 @@ def noting_interrupts() -> Iterator[Interrupt]:
     previous: dict[signals.Signals, Any] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
-        interrupt.signal = signals.Signals(number)
-        restore()
+        interrupt.signal = interrupt.signal or signals.Signals(number)
+        if number != signals.SIGUSR1:
+            restore()
 
     def restore() -> None:
         for number, handler in previous.items():
