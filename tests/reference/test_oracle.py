@@ -4,17 +4,20 @@ Shapes: B batch, S source length, T target length.
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from headloom.build_language import build_language_model
 from headloom.build_model import build_model
 from headloom.build_parts import Parts
 from headloom.config import schema_language, schema_model, schema_parts, schema_position
+from headloom.models.classifier import Classifier, Pool, Pooling
 from headloom.nn.loss import IGNORE, sequence_loss
 from headloom.reference import parts
 from headloom.reference.layers import Settings
@@ -207,6 +210,46 @@ def test_the_language_model_is_the_references(make_config, seed):
     np.testing.assert_allclose(our_loss.item(), loss, rtol=1e-10)
     np.testing.assert_allclose((hidden_BTD @ ours.output_weight.T).detach().numpy(), logits_BTV, rtol=1e-10, atol=1e-10)
     assert_same_gradients(ours, backward(*loss_backward(1.0)), draw.tying)
+
+
+@pytest.mark.parametrize("seed", range(300, 318))
+@pytest.mark.parametrize("pooling", ["cls", "mean", None])
+def test_the_classifier_is_the_references(make_config, pooling, seed):
+    """One answer a row, from its first or mean vector, or one a token; the loss is PyTorch's own."""
+    draw = Draw(seed, tying="none")
+    B, S, C = draw.rng.integers(1, 4), draw.rng.integers(2, 8), draw.rng.integers(2, 5)
+    settings = replace(draw.settings, num_classes=int(C), pooling=pooling or "cls")
+    token_BS, allowed_BS = draw.tokens(B, S, draw.source_vocab_size), draw.allowed(B, S)
+    wanted = draw.tokens(B, S, C) if pooling is None else draw.tokens(B, 1, C)[:, 0]
+    if pooling is None and allowed_BS is not None:
+        wanted = np.where(allowed_BS, wanted, IGNORE)
+
+    modules = Parts(make_config(model=draw.seq2seq(), **draw.sections()))
+    table = nn.Embedding(draw.source_vocab_size, settings.d_model)
+    encoder = modules.encoder(table, num_layers=settings.num_layers["encoder"])
+    pool = None if pooling is None else Pool(Pooling[pooling], settings.d_model)
+    head = nn.Linear(settings.d_model, settings.num_classes, bias=settings.bias)
+    ours = shaken(Classifier(encoder, pool, head, dropout=0.3))
+    reference = Transformer(settings, reference_weights(ours, "none"))
+    if pooling is None:
+        hidden_BSD, encoder_backward = reference.encoder(token_BS, allowed_BS)
+        logits, head_backward = reference.linear("head", hidden_BSD, settings.num_classes)
+    else:
+        logits, backward = reference.classifier(token_BS, allowed_BS)
+    loss, loss_backward = parts.cross_entropy(logits, wanted, label_smoothing=draw.label_smoothing)
+    if pooling is None:
+        encoder_backward(*head_backward(*loss_backward(1.0)))
+    else:
+        backward(*loss_backward(1.0))
+
+    our_logits = ours(tensor(token_BS), tensor(allowed_BS))
+    our_loss = F.cross_entropy(
+        our_logits.flatten(0, -2), tensor(wanted).flatten(), reduction="sum", label_smoothing=draw.label_smoothing
+    )
+    our_loss.backward()
+    np.testing.assert_allclose(our_logits.detach().numpy(), logits, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(our_loss.item(), loss, rtol=1e-10)
+    assert_same_gradients(ours, reference.gradients, "none")
 
 
 @pytest.mark.parametrize("seed", range(100, 120))
