@@ -56,6 +56,20 @@ def build_labelled_corpus(config: DataConfig) -> Corpus:
                 valid_share=config.share_split_off,
                 folder=config.folder,
             )
+        case schema.MovieSentimentConfig():
+            labels = corpora.MovieLabels[config.labels.name]
+            return corpora.movie_sentiment(labels=labels, folder=config.folder, path=config.path)
+        case schema.ChineseReviewsConfig():
+            return corpora.chinese_reviews(folder=config.folder, path=config.path)
+        case schema.LanguageIdConfig():
+            return corpora.language_id(folder=config.folder, path=config.path)
+        case schema.DigitsConfig():
+            return corpora.digits(
+                corpora.DigitTask[config.kind.name],
+                num_train=config.num_train,
+                num_valid=config.num_valid,
+                num_digits=config.num_digits,
+            )
         case _:
             raise AssertionError(config)
 

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from headloom.config import overrides, schema
 from headloom.config.overrides import Checked, check
+from headloom.config.schema_labelled import LABELLED_DATA
 from headloom.errors import ConfigError
 
 COMPOSED: dict[tuple[str, ...], DictConfig] = {}
@@ -253,11 +254,12 @@ def test_paths_are_absolute_from_where_the_user_stands(tmp_path: Path) -> None:
     assert config.resume == str(tmp_path / "a.en")
 
 
+LABELLED = set(LABELLED_DATA) - {"conll"}
 MODELS = {"language_modeling": "lm"} | dict.fromkeys(("classification", "regression", "tagging"), "classifier")
 FITTING = {
     "language_modeling": {"alice", "text", "tiny_shakespeare"},
-    "classification": {"labelled"},
-    "regression": {"labelled"},
+    "classification": LABELLED,
+    "regression": LABELLED,
     "tagging": {"conll"},
 }
 """Task, its model and the data it learns from; a task that is not here translates pairs."""

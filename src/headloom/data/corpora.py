@@ -14,20 +14,27 @@ from headloom.data.conll import open_conll
 from headloom.data.files import open_jsonl, open_parallel, open_tsv
 from headloom.data.homeassistant import homeassistant
 from headloom.data.labelled import Columns, Format, Header, open_labelled
+from headloom.data.labelled_corpora import MovieLabels, chinese_reviews, language_id, movie_sentiment
 from headloom.data.multi30k import multi30k
 from headloom.data.prepared import lines_folder
 from headloom.data.split import split_off
-from headloom.data.synthetic import SyntheticTask, synthetic
+from headloom.data.synthetic import DigitTask, SyntheticTask, digits, synthetic
 from headloom.data.tatoeba import tatoeba
 from headloom.data.text import Corpus, TextPairs
 from headloom.errors import ConfigError
 
 __all__ = [
+    "DigitTask",
+    "MovieLabels",
     "SyntheticTask",
+    "chinese_reviews",
     "conll",
+    "digits",
     "homeassistant",
     "jsonl",
     "labelled",
+    "language_id",
+    "movie_sentiment",
     "multi30k",
     "parallel",
     "synthetic",

@@ -43,7 +43,7 @@ _MAX_HELD_OUT = 1000  # pairs of valid, and of test
 
 # Placeholders, markup, addresses and formats. The English text stands in front of its translation without a blank,
 # so that an English "5%" at the end goes too where the translation begins with a letter or a digit.
-_REFUSED = r"[{}<>`|\[\]\\]|https?:|www\.|\*\*|%\w"
+REFUSED = r"[{}<>`|\[\]\\]|https?:|www\.|\*\*|%\w"
 
 _TRANSLATION = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
 
@@ -80,7 +80,7 @@ def recipe(target_language: str, sha256: str) -> Recipe:
         "target_language": target_language,
         "words": [_MIN_WORDS, _MAX_WORDS],
         "length_ratio": _length_ratio(target_language),
-        "refused": _REFUSED,
+        "refused": REFUSED,
         "held_out": [_MIN_HELD_OUT_WORDS, _MAX_HELD_OUT],
     }
     # The code goes into a folder's name, and it may be any string that was typed.
@@ -125,7 +125,7 @@ def aligned_texts(wheel: Path, target_language: str) -> Iterator[Pair]:
             both = sorted(component for component, languages in names.items() if {"en", target_language} <= languages)
             for component in progress_bar(both, desc=f"reading {wheel.name}", unit=" files"):
                 english, other = (
-                    _texts(archive, f"homeassistant/components/{component}/translations/{language}.json")
+                    texts_of(archive, f"homeassistant/components/{component}/translations/{language}.json")
                     for language in ("en", target_language)
                 )
                 yield from ((text, other[key]) for key, text in english.items() if key in other)
@@ -142,7 +142,7 @@ def clean_pairs(aligned: Iterator[Pair], target_language: str) -> list[Pair]:
     text, texts of one word or of more than 40, and pairs whose lengths in
     characters are far apart, which are seldom translations.
     """
-    refused = re.compile(_REFUSED)
+    refused = re.compile(REFUSED)
     min_ratio, max_ratio = _length_ratio(target_language)
     translations: dict[str, Counter[str]] = {}
     for raw_source, raw_target in aligned:
@@ -186,7 +186,12 @@ def _check_language(target_language: str, names: dict[str, set[str]]) -> None:
     raise DataError(f"data.target_language={target_language} is not in the wheel.{meant} Known: {', '.join(known)}")
 
 
-def _texts(archive: zipfile.ZipFile, name: str) -> dict[tuple[str, ...], str]:
+def texts_of(archive: zipfile.ZipFile, name: str) -> dict[tuple[str, ...], str]:
+    """The texts of one file of the wheel, by the path of their key.
+
+    Raises:
+        DataError: it is not JSON.
+    """
     try:
         return dict(_flat(json.loads(archive.read(name)), ()))
     except ValueError as error:  # of which a bad encoding is one

@@ -1,7 +1,8 @@
-"""Made-up tasks that a working model learns to do without a fault: copy a sequence, or reverse it."""
+"""Made-up tasks that a working model learns to do without a fault: copy a sequence, reverse it, or tell two kinds."""
 
 import random
 from enum import Enum
+from itertools import pairwise
 
 from headloom.data.text import Corpus, PairList
 from headloom.errors import ConfigError
@@ -73,3 +74,42 @@ def _symbol(number: int) -> str:
     """a to z, 0 to 9, then words of two, three, ... of these."""
     quotient, remainder = divmod(number, len(_SYMBOLS))
     return (_symbol(quotient - 1) if quotient else "") + _SYMBOLS[remainder]
+
+
+class DigitTask(Enum):
+    contains_five = "contains_five"  # whether a 5 is among them
+    two_big_neighbours = "two_big_neighbours"  # whether two that follow each other are 5 or more
+
+
+def digits(task: DigitTask, *, num_train: int, num_valid: int, num_digits: int = 5, seed: int = 1) -> Corpus:
+    """Rows of `num_digits` digits, labelled yes or no. No row occurs twice, and there are as many test as valid rows.
+
+    Raises:
+        ConfigError: a number is out of its range, or more than half of all rows there are would be needed.
+    """
+    for option, value in (("num_train", num_train), ("num_valid", num_valid), ("num_digits", num_digits)):
+        if value < 1:
+            raise ConfigError(f"data.{option}={value} must be at least 1")
+    needed = num_train + 2 * num_valid
+    if 2 * needed > 10**num_digits:
+        raise ConfigError(
+            f"data.num_train={num_train} and twice data.num_valid={num_valid} are more than half of the "
+            f"{10**num_digits} rows of {num_digits} digits: raise data.num_digits"
+        )
+    draw = random.Random(f"digits {seed} {num_digits}")
+    rows = [f"{number:0{num_digits}}" for number in draw.sample(range(10**num_digits), needed)]
+    pairs = [(row, "yes" if _is_so(task, row) else "no") for row in rows]
+    ends = (0, num_valid, 2 * num_valid, needed)
+    test, valid, train = (
+        PairList(pairs[start:end], name=f"{task.name}, {split}")
+        for start, end, split in zip(ends[:-1], ends[1:], ("test", "valid", "train"), strict=True)
+    )
+    return Corpus(name=task.name, train=train, valid=valid, test=test)
+
+
+def _is_so(task: DigitTask, row: str) -> bool:
+    match task:
+        case DigitTask.contains_five:
+            return "5" in row
+        case DigitTask.two_big_neighbours:
+            return any(a >= "5" and b >= "5" for a, b in pairwise(row))
