@@ -10,11 +10,14 @@ from headloom.config.schema_language import (
     check_language_modeling,
 )
 from headloom.config.schema_model import ModelConfig, ModelKind, Seq2SeqConfig, Tying
+from headloom.config.schema_parts import AttentionConfig
 from headloom.config.schema_text import TaskConfig, TokenizerConfig, TranslationConfig
 from headloom.errors import ConfigError
 
 
-def check_family(model: ModelConfig, task: TaskConfig, data: DataConfig, tokenizer: TokenizerConfig) -> None:
+def check_family(
+    model: ModelConfig, task: TaskConfig, data: DataConfig, tokenizer: TokenizerConfig, attention: AttentionConfig
+) -> None:
     """Each suits the others.
 
     Raises:
@@ -37,7 +40,7 @@ def check_family(model: ModelConfig, task: TaskConfig, data: DataConfig, tokeniz
         case ClassifierConfig(pooling=PoolingKind() as pooling) if isinstance(task, TaggingConfig):
             raise rules.no_effect(f"model.pooling={pooling.name}", "task=tagging: each word has an answer")
     if isinstance(task, LanguageModelingConfig):
-        check_language_modeling(data, task, tokenizer)
+        check_language_modeling(data, task, tokenizer, attention)
 
 
 def _needs(task: TaskConfig, data: DataConfig) -> tuple[ModelKind, bool, str]:

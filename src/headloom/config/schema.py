@@ -195,7 +195,7 @@ class TrainConfig:
         check_parts(self.model, self.position, self.norm)
         check_attention_kernel(self.trainer.attention, self.model)
         self._check_table()
-        check_family(self.model, self.task, self.data, self.tokenizer)
+        check_family(self.model, self.task, self.data, self.tokenizer, self.attention)
         if isinstance(self.schedule, NoamConfig) and self.optimizer.lr is not None:
             raise ConfigError(
                 f"optimizer.lr={self.optimizer.lr} has no effect with schedule=noam, which computes its own rate: "

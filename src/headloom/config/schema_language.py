@@ -9,6 +9,7 @@ from omegaconf import MISSING
 from headloom.config import rules
 from headloom.config.schema_data import DEFAULT_VALID_SHARE, DataConfig, DataKind
 from headloom.config.schema_model import ModelConfig, ModelKind
+from headloom.config.schema_parts import AttentionConfig, BlockSparseConfig
 from headloom.config.schema_text import TaskConfig, TaskKind, TokenizerConfig
 from headloom.errors import ConfigError
 
@@ -156,7 +157,9 @@ class LanguageModelingConfig(TaskConfig):
         rules.at_least("task.stride", self.stride, 1)
 
 
-def check_language_modeling(data: DataConfig, task: LanguageModelingConfig, tokenizer: TokenizerConfig) -> None:
+def check_language_modeling(
+    data: DataConfig, task: LanguageModelingConfig, tokenizer: TokenizerConfig, attention: AttentionConfig
+) -> None:
     """Rules between groups.
 
     Raises:
@@ -166,6 +169,12 @@ def check_language_modeling(data: DataConfig, task: LanguageModelingConfig, toke
         raise ConfigError(
             f"task.stride={task.stride} passes data.max_length={data.max_length}: windows would leave tokens out; "
             "lower it"
+        )
+    packed = isinstance(data, RunningTextConfig) and data.batching is Batching.packed
+    if packed and isinstance(attention, BlockSparseConfig):
+        raise ConfigError(
+            "attention=block_sparse counts its blocks from the start of a row, and with data.batching=packed documents "
+            "begin inside one: choose data.batching=documents or attention=window"
         )
     sampling = {"dropout": 0.0, "sampling_alpha": None}
     for option, off in sampling.items():

@@ -120,6 +120,7 @@ def _unpack(package: Path, text: Path) -> None:
     except (OSError, tarfile.TarError, EOFError, KeyError) as error:
         raise DataError(f"{package} cannot be read as a package with {ALICE_MEMBER}: {error}") from error
     try:
+        text.parent.mkdir(parents=True, exist_ok=True)
         with written_beside(text) as partial:
             partial.write_bytes(content.removesuffix(DOS_END))
     except OSError as error:
