@@ -38,10 +38,11 @@ test: install ## all tests but the slow ones
 test-slow: install ## trainings that must reach a quality: minutes each
 	$(RUN) -m pytest tests/slow
 
-check: install ## style, types, and docs/options.md up to date
+check: install ## style, types, and generated docs up to date
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m headloom.config.options --check
+	$(RUN) -m headloom.combinations --check
 
 bench: install ## training speed side by side with torch.nn.Transformer
 	$(RUN) bench/train_step.py

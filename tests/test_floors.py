@@ -25,6 +25,7 @@ FLOORS = {
     "config": 5,
     "insight": 5,
     "build": 6,
+    "combinations": 7,
     "work": 7,
     "average": 7,
     "training_run": 8,

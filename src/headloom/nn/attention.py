@@ -174,7 +174,8 @@ class MultiHeadAttention(nn.Module):
         self, num_keys: int, *, causal: bool, padded: bool, training: bool, device: torch.device, dtype: torch.dtype
     ) -> kernels.Choice:
         """What will compute this attention over `num_keys` tokens, as many queries, and why."""
-        is_patterned = self.pattern is not None and self.pattern.allowed(num_keys, num_keys, device) is not None
+        meta = torch.device("meta")  # no mask is made, it is only asked whether there is one
+        is_patterned = self.pattern is not None and self.pattern.allowed(num_keys, num_keys, meta) is not None
         return kernels.choose(
             device_type=device.type,
             dtype=dtype,
