@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from headloom.build_labelled import build_classifier
 from headloom.build_language import build_language_model
 from headloom.build_model import build_model
-from headloom.build_parts import Parts
 from headloom.combinations import ATTENTIONS, FEED_FORWARDS, NORMS, POSITIONS, families
 from headloom.config import saved
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_parts import BlockSparseConfig, MoeConfig, WindowConfig
 from headloom.config.schema_position import LearnedConfig, RopeConfig, Scaling, T5Config
+from headloom.data.tokenizer import ByteTokenizer
+from headloom.models.classifier import Classifier
 from headloom.models.lm import LanguageModel
 from headloom.models.seq2seq import Seq2Seq
-from headloom.models.stack import Stack
 from headloom.nn.loss import sequence_loss
 from headloom.nn.mixture import MixtureOfExperts, router_loss
 
@@ -71,7 +73,7 @@ def _num_new(row: dict[str, Any], name: str, value: Any, names: list[str], missi
 
 def config_of(family: str, choices: dict[str, Any]) -> TrainConfig:
     """The configuration of a combination at the smallest sizes: patterns and buckets that a few tokens pass."""
-    base = bases()["lm" if family == "encoder" else family]
+    base = bases()[family]
     position, feed_forward = POSITIONS[choices["position"]](), FEED_FORWARDS[choices["feed_forward"]]()
     attention = ATTENTIONS[choices["attention"]]()
     match position:
@@ -100,26 +102,16 @@ def config_of(family: str, choices: dict[str, Any]) -> TrainConfig:
     )
 
 
-class Encoder(nn.Module):
-    """An encoder with one linear layer on top, as a classifier has it."""
-
-    def __init__(self, stack: Stack) -> None:
-        super().__init__()
-        self.stack = stack
-        self.output = nn.Linear(D, V, bias=False)
-
-
 def build(family: str, config: TrainConfig) -> nn.Module:
     match family:
         case "seq2seq":
             return build_model(config, source_vocab_size=V, target_vocab_size=V)
         case "lm":
             return build_language_model(config, vocab_size=V)
+        case "classifier":
+            return build_classifier(config, ByteTokenizer(), {"names": ["a", "b", "c"]})
         case _:
-            parts = Parts(config)
-            model = Encoder(parts.encoder(nn.Embedding(V, D), num_layers=2))
-            parts.initialise(model, num_residuals=4)
-            return model
+            raise AssertionError(f"write here how a tiny model={family} is built and run")
 
 
 def hidden(model: nn.Module, token_BT: Tensor, allowed_BS: Tensor | None = None) -> Tensor:
@@ -130,10 +122,16 @@ def hidden(model: nn.Module, token_BT: Tensor, allowed_BS: Tensor | None = None)
             return model(source_BS, allowed_BS, token_BT, allowed_BS)
         case LanguageModel():
             return model(token_BT, real_BT=allowed_BS)
-        case Encoder():
-            return model.stack(token_BT, allowed_BS)
+        case Classifier():
+            return model.encoder(token_BT, allowed_BS)
         case _:
             raise AssertionError(type(model))
+
+
+def loss_of(model: nn.Module, token_BT: Tensor) -> Tensor:
+    if isinstance(model, Classifier):
+        return F.cross_entropy(model(token_BT, None), torch.tensor([0, 2]), reduction="sum")
+    return sequence_loss(hidden(model, token_BT), token_BT.roll(1, 1), model.output_weight, label_smoothing=0.1).loss
 
 
 def check_everything(family: str, choices: dict[str, Any]) -> None:
@@ -160,13 +158,14 @@ def check_causality(model: nn.Module) -> None:
         out.retain_grad()
         seen.append(out)
 
-    stack = model.decoder if isinstance(model, Seq2Seq) else model.stack
+    name = {Seq2Seq: "decoder", LanguageModel: "stack", Classifier: "encoder"}[type(model)]
+    stack = getattr(model, name)
     handle = stack.embedding.register_forward_hook(keep_gradient)
     hidden(model, torch.randint(1, V, (1, LENGTH)))[0, 3].square().sum().backward()
     handle.remove()
     size_T = seen[-1].grad[0].abs().amax(-1)
     assert size_T[3] > 0
-    if not isinstance(model, Encoder):
+    if not isinstance(model, Classifier):
         assert size_T[4:].max() == 0
 
 
@@ -178,6 +177,8 @@ def check_padding(model: nn.Module) -> None:
     real_BT = torch.arange(LENGTH) < torch.tensor([[NUM_REAL], [LENGTH]])
     alone_1TD = hidden(model, token_BT[:1, :NUM_REAL], torch.ones(1, NUM_REAL, dtype=torch.bool))
     torch.testing.assert_close(hidden(model, token_BT, real_BT)[:1, :NUM_REAL], alone_1TD)
+    if isinstance(model, Classifier):  # B32
+        torch.testing.assert_close(model(token_BT, real_BT)[:1], model(token_BT[:1, :NUM_REAL], None))
 
 
 @torch.no_grad()
@@ -218,9 +219,7 @@ def check_training(model: nn.Module) -> None:
     for _ in range(2):
         torch.manual_seed(2)  # the same rows leave the same layers out
         model.train()
-        loss = sequence_loss(
-            hidden(model, token_BT), token_BT.roll(1, 1), model.output.weight, label_smoothing=0.1
-        ).loss
+        loss = loss_of(model, token_BT)
         if mixtures:
             loss = loss + router_loss(mixtures)[0]
         losses.append(loss.item())

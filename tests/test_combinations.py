@@ -6,8 +6,9 @@ import pytest
 from every_combination import FACTORS, check_everything, pairwise
 
 from headloom import combinations
+from headloom.config.schema import CHOICES
 
-FAMILIES = ["seq2seq", "lm", "encoder"]
+FAMILIES = list(CHOICES["model"])
 CASES = list(pairwise({"family": FAMILIES, **FACTORS}))
 
 

@@ -6,7 +6,7 @@
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from headloom.config.schema import CHOICES, TrainConfig
 from headloom.config.schema_model import Initialization
 from headloom.errors import ConfigError
 from headloom.nn.attention import MultiHeadAttention
-from headloom.nn.kernels import Kernel
+from headloom.nn.kernels import NO_PREFERENCE, Kernel, Preference
 
 
 def _of_kind(choice: type[Any], kind: schema_parts.NormKind) -> Callable[[], schema_parts.NormConfig]:
@@ -52,6 +52,9 @@ ATTENTIONS: dict[str, Callable[[], schema_parts.AttentionConfig]] = {
     **{f"attention={name}": choice for name, choice in schema_parts.ATTENTIONS.items()},
     "attention.soft_cap=30": partial(schema_parts.FullAttentionConfig, soft_cap=30.0),
 }
+REQUIRED = "???"
+"""The default of an option without one, such as the path of a file."""
+
 GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
     "position": POSITIONS,
     "norm": NORMS,
@@ -88,7 +91,7 @@ def _any_config(family: str) -> TrainConfig:
                 feed_forward=schema_parts.ReluConfig(),
                 tokenizer=CHOICES["tokenizer"]["byte"](),
                 task=task(),
-                data=data(),
+                data=data(**{field.name: Path("any") for field in fields(data) if field.default == REQUIRED}),
                 optimizer=CHOICES["optimizer"]["adam"](),
                 schedule=CHOICES["schedule"]["constant"](),
                 decoding=CHOICES["decoding"]["greedy"](),
@@ -184,10 +187,18 @@ def attentions(position: str, attention: str) -> tuple[MultiHeadAttention, Multi
     return causal, both
 
 
-KERNELS = {Kernel.flash: "Flash", Kernel.masked: "mask", Kernel.written_out: "written out"}
+KERNELS = {
+    Kernel.flash: "Flash",
+    Kernel.masked: "mask",
+    Kernel.written_out: "written out",
+    Kernel.packed: "varlen",
+    Kernel.flex: "flex",
+}
+ON_GPU = Preference(working=frozenset({Kernel.flex, Kernel.packed}))
+"""Where both kernels that are tried first were found right."""
 COLUMNS: dict[str, Callable[[MultiHeadAttention, MultiHeadAttention], str]] = {
-    "causal, GPU": lambda causal, both: _kernels(causal, "cuda", causal=True),
-    "padded, GPU": lambda causal, both: _kernels(both, "cuda", padded=True),
+    "causal, GPU": lambda causal, both: _kernels(causal, "cuda", torch.bfloat16, causal=True),
+    "padded, GPU": lambda causal, both: _kernels(both, "cuda", torch.bfloat16, padded=True),
     "causal, CPU": lambda causal, both: _kernels(causal, "cpu", causal=True),
     "causal, CPU bfloat16": lambda causal, both: _kernels(causal, "cpu", torch.bfloat16, causal=True),
     "causal, CPU, scoring": lambda causal, both: _kernels(causal, "cpu", causal=True, training=False),
@@ -204,6 +215,7 @@ def _kernels(
     training: bool = True,
 ) -> str:
     """The kernel of short rows, and that of long ones where it is another."""
+    module.preference = ON_GPU if device == "cuda" else NO_PREFERENCE
     names = [
         KERNELS[
             module.kernel(
@@ -281,11 +293,12 @@ Everything else that a part has no use for is no option with it, and is refused 
 
 ## Which kernel
 
-Flash: PyTorch's fused kernel without a mask, which is its FlashAttention where the device and the precision have it.
-mask: its fused kernel with a mask. written out: our own products and softmax, in the same precision. Columns: causal
-self-attention and self-attention of padded rows, in a training without attention dropout; scoring has no gradient. On a
-CPU dropout, and few keys in bfloat16, take the written-out path, which is faster there. "long" is 2,048 tokens. A run
-logs its own choices with their reasons.
+With trainer.attention=auto. Flash: PyTorch's fused kernel without a mask, which is its FlashAttention where device and
+precision have it. varlen: variable-length Flash, no padding is computed. flex: FlexAttention, no mask in memory. mask:
+PyTorch's fused kernel with a mask. written out: our own products and softmax, in the same precision. Columns: causal
+self-attention and self-attention of padded rows, in a training without attention dropout; GPU: in bfloat16, where flex
+and varlen work; scoring has no gradient. On a CPU dropout, and few keys in bfloat16, take the written-out path, which
+is faster there. "long" is 2,048 tokens. A run logs its own choices with their reasons.
 
 {kernels}
 """
