@@ -1,6 +1,8 @@
 """translate.py over checkpoints, as its command calls it: formats, searches, ensembles, scores."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +176,22 @@ def test_members_of_an_ensemble_have_one_tokenizer(checkpoints, make_config, fol
             decoding=GreedyConfig(),
             ensemble=[tmp_path / "other" / "checkpoints" / "last.pt"],
         )
+
+
+def test_translating_loads_no_more_than_it_needs(checkpoints, tmp_path):
+    """A translation starts fast: torch is two of its three seconds, and these would be another."""
+    (tmp_path / "in.txt").write_bytes(b"a b\n")
+    paths = f"checkpoint=Path({str(checkpoints[0])!r}), input=Path({str(tmp_path / 'in.txt')!r})"
+    heavy = ("matplotlib", "sacrebleu", "tensorboard", "torch._dynamo", "torch.distributed.fsdp", "scipy", "PIL")
+    program = f"""
+import sys
+from pathlib import Path
+from headloom import run
+from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_use import TranslateConfig
+run.translate(TranslateConfig({paths}, decoding=GreedyConfig()))
+sys.stderr.write(repr([name for name in {heavy} if name in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == "[]"

@@ -8,11 +8,13 @@ repeat it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     Raises:
         ValueError: the two differ in number, or there are none.
     """
-    return _corpus_score(BLEU(), hypotheses, references)
+    return _corpus_score(_metric("bleu"), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -38,23 +40,34 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     Raises:
         ValueError: the two differ in number, or there are none.
     """
-    return _corpus_score(CHRF(), hypotheses, references)
+    return _corpus_score(_metric("chrf"), hypotheses, references)
 
 
 def sentence_chrf(hypothesis: str, reference: str) -> float:
     """chrF2 of one sentence, from 0 to 100."""
-    return float(_SENTENCE_CHRF.sentence_score(hypothesis, [reference]).score)
+    return float(_metric("chrf").sentence_score(hypothesis, [reference]).score)
 
 
 def sentence_bleu(hypothesis: str, reference: str) -> float:
     """BLEU of one sentence, from 0 to 100, over the n-gram orders that it has, with exponential smoothing."""
-    return float(_SENTENCE_BLEU.sentence_score(hypothesis, [reference]).score)
+    return float(_metric("sentence_bleu").sentence_score(hypothesis, [reference]).score)
 
 
-_SENTENCE_CHRF, _SENTENCE_BLEU = CHRF(), BLEU(effective_order=True)
+@cache
+def _metric(name: str) -> "Metric":
+    from sacrebleu.metrics.bleu import BLEU  # loaded here: a translation starts without it
+    from sacrebleu.metrics.chrf import CHRF
+
+    match name:
+        case "bleu":
+            return BLEU()
+        case "sentence_bleu":
+            return BLEU(effective_order=True)
+        case _:
+            return CHRF()
 
 
-def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def _corpus_score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     # sacreBLEU cuts to the shorter of the two without a word in some versions.
     if len(hypotheses) != len(references) or not references:
         raise ValueError(

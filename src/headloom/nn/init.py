@@ -1,9 +1,12 @@
 """Initial weights. Biases start at zero, gains of norms at one, embeddings at the scale they are used at."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.feed_forward import FeedForward, GatedFeedForward
@@ -74,3 +77,17 @@ def embedding(module: nn.Embedding) -> None:
 def _zero_bias(module: nn.Linear) -> None:
     if module.bias is not None:
         nn.init.zeros_(module.bias)
+
+
+class NothingDrawn(TorchFunctionMode):
+    """A block in which no initial weight is drawn: of models whose weights are loaded next, all of them.
+
+    Drawing those of a base-size model takes a second on a CPU.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return func(*args, **(kwargs or {}))

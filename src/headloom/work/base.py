@@ -8,16 +8,18 @@ its checkpoints, and give each `match` in families.py its arm.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
 from headloom.config.schema import TrainConfig
-from headloom.insight.dashboard import Dashboard
 from headloom.ranks import Ranks
 from headloom.tasks.base import Task
 from headloom.training.loop import Batches
+
+if TYPE_CHECKING:
+    from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
 
 
 class Work(Protocol):
@@ -53,7 +55,7 @@ class Work(Protocol):
         """Parts of a checkpoint that do not change, such as tokenizers: plain values and bytes."""
         ...
 
-    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: "Dashboard", ranks: Ranks) -> Mapping[str, float]:
         """Score the validation data, the headline among the metrics, and show what there is to see.
 
         Of several `ranks` all call it; each may score its share (see `Ranks.share`), or all of the data. No random

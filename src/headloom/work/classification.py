@@ -1,7 +1,7 @@
 """The encoder with a head as a work: classification, regression and tagging of texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,9 +12,6 @@ from headloom.data.labelled_batch import LabelledBatch, LabelledBatches, Labelle
 from headloom.data.labelled_store import tokenize_rows
 from headloom.data.tokenizer import tokenizer_from_state
 from headloom.decoding.translator import evaluating
-from headloom.insight.attention_maps import attention_figures
-from headloom.insight.confusion import confusion_figure
-from headloom.insight.dashboard import Dashboard
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.classifier import Classifier
 from headloom.nn.attention import recording_attention
@@ -22,6 +19,9 @@ from headloom.ranks import Ranks
 from headloom.tasks.classification import Evaluation
 from headloom.tasks.regression import RegressionEvaluation
 from headloom.tasks.tagging import TaggingEvaluation
+
+if TYPE_CHECKING:
+    from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
 
 MAPPED_TOKENS = (6, 24)
 """Fewest and most tokens of the text whose attention is drawn, where there is such a one."""
@@ -96,7 +96,7 @@ class ClassificationWork:
         self.model.to(device).train()
         self.task = build_labelled.build_labelled_task(self.config, self.labels)
 
-    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: "Dashboard", ranks: Ranks) -> Mapping[str, float]:
         evaluation = self.task.evaluate(
             self.model, self.valid_batches, device=self.device, autocast_dtype=self.dtype, description="validation"
         )
@@ -107,11 +107,15 @@ class ClassificationWork:
             samples.append(Sample(" | ".join(split_texts(source)), label, told[row]))
         dashboard.samples(step, samples, SAMPLE_NAMES)
         if isinstance(evaluation, Evaluation) and len(evaluation.scores) <= MAX_DRAWN_CLASSES:
+            from headloom.insight.confusion import confusion_figure  # loads matplotlib: not to use a checkpoint
+
             dashboard.figure(step, "confusion", confusion_figure(evaluation.confusion, self.labels["names"]))
         self._draw_attention(step, dashboard)
         return evaluation.metrics
 
-    def _draw_attention(self, step: int, dashboard: Dashboard) -> None:
+    def _draw_attention(self, step: int, dashboard: "Dashboard") -> None:
+        from headloom.insight.attention_maps import attention_figures  # loads matplotlib: not to use a checkpoint
+
         ids = [int(i) for i in self.valid_tokens.source(self.mapped_row)]
         with evaluating(self.model), recording_attention(self.model) as weights:
             self.model(torch.tensor([ids], device=self.device), None)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
@@ -16,6 +15,7 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.lines import Predictor
+from headloom.nn.init import NothingDrawn
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.work.base import Trained, Work
@@ -51,7 +51,7 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     contents = load_checkpoint(path, target)
     config = saved.from_plain(contents["config"])
     stretched = config if position is None else stretch_config(config, position)
-    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: drawing them must leave no trace
+    with NothingDrawn():  # every weight is overwritten
         model = _model(config, contents)
     load_weights(model, contents.pop("model"), path=path)
     if contents["average"] is not None:

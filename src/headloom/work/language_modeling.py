@@ -1,7 +1,7 @@
 """Language modelling as a work: running text, one tokenizer, a decoder-only model, continuations and attention maps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,13 +13,14 @@ from headloom.data.tokenizer import tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.continuation import Prompt
 from headloom.decoding.translator import evaluating
-from headloom.insight.attention_maps import attention_figures
-from headloom.insight.dashboard import Dashboard
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.lm import LanguageModel
 from headloom.nn.attention import recording_attention
 from headloom.ranks import Ranks
 from headloom.tasks.language_modeling import LanguageModelingTask
+
+if TYPE_CHECKING:
+    from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
 
 MAPPED_TOKENS = 24
 """Tokens of the text whose attention is drawn, bos counted."""
@@ -94,7 +95,7 @@ class LanguageModelingWork:
             max_length=CONTINUED_TOKENS,
         )
 
-    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: "Dashboard", ranks: Ranks) -> Mapping[str, float]:
         metrics = self.task.evaluate(
             self.model,
             self.valid_batches,
@@ -124,8 +125,10 @@ class LanguageModelingWork:
             for prompt, real, text in zip(prompts, following, texts, strict=True)
         ]
 
-    def _draw_attention(self, step: int, dashboard: Dashboard) -> None:
+    def _draw_attention(self, step: int, dashboard: "Dashboard") -> None:
         """How the first tokens of the validation text attend."""
+        from headloom.insight.attention_maps import attention_figures  # loads matplotlib: not to use a checkpoint
+
         text = self.valid_tokens.targets(0, min(MAPPED_TOKENS - 1, len(self.valid_tokens) - 1)).tolist()
         bos = self.tokenizer.bos_id
         input_ids = [bos, *(bos if i == self.tokenizer.eos_id else i for i in text)]

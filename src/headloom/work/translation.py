@@ -1,7 +1,7 @@
 """Translation as a work: pairs, two tokenizers, an encoder-decoder, samples and attention maps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,13 +12,14 @@ from headloom.config.schema import TrainConfig
 from headloom.data.batch import Batch, EvaluationBatches, TrainingBatches
 from headloom.data.token_store import tokenize_pairs
 from headloom.decoding.translator import evaluating
-from headloom.insight.attention_maps import attention_figures
-from headloom.insight.dashboard import Dashboard
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import recording_attention
 from headloom.ranks import Ranks
 from headloom.tasks.translation import TranslationTask
+
+if TYPE_CHECKING:
+    from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
 
 MAPPED_TOKENS = (6, 24)
 """Fewest and most tokens a side of the sentence whose attention is drawn, where there is such a one."""
@@ -107,7 +108,7 @@ class TranslationWork:
             autocast_dtype=dtype,
         )
 
-    def validate(self, step: int, dashboard: Dashboard, ranks: Ranks) -> Mapping[str, float]:
+    def validate(self, step: int, dashboard: "Dashboard", ranks: Ranks) -> Mapping[str, float]:
         decodes = self.task.headline != "loss"
         evaluation = self.task.evaluate(
             self.model,
@@ -129,7 +130,9 @@ class TranslationWork:
         self._draw_attention(step, dashboard)
         return evaluation.metrics
 
-    def _draw_attention(self, step: int, dashboard: Dashboard) -> None:
+    def _draw_attention(self, step: int, dashboard: "Dashboard") -> None:
+        from headloom.insight.attention_maps import attention_figures  # loads matplotlib: not to use a checkpoint
+
         source, target = self.tokenizers
         source_ids = [int(i) for i in self.valid_pairs.source(self.mapped_row)]
         input_ids = [target.bos_id, *(int(i) for i in self.valid_pairs.target(self.mapped_row)[:-1])]
