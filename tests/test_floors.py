@@ -30,6 +30,7 @@ FLOORS = {
     "average": 7,
     "training_run": 8,
     "checks": 9,
+    "resume_check": 9,
     "run": 10,
 }
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

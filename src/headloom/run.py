@@ -24,7 +24,7 @@ def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
     """Train as `config` says, with everything the run leaves in `run_dir`; the best headline metric reached.
 
     Of several `ranks` each calls this with the same `config` and `run_dir`; rank 0 alone writes there.
-    With `check` it trains nothing: see checks.py. The result is then NaN.
+    With `check` it trains nothing: see checks.py and resume_check.py. The result is then NaN.
 
     Raises:
         ConfigError, DataError, CheckpointError: the run cannot start or go on; the message says why.
@@ -45,6 +45,11 @@ def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
             from headloom.checks import find_learning_rate
 
             find_learning_rate(config, run_dir)
+            return math.nan
+        case Check.resume:
+            from headloom.resume_check import prove_resume
+
+            prove_resume(config, run_dir)
             return math.nan
         case _:
             assert_never(config.check)

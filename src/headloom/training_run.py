@@ -111,8 +111,11 @@ class TrainingRun:
         if self.ranks.rank > 0:
             seed_rank(config.seed, rank=self.ranks.rank, step=0)
 
-    def run(self) -> float:
-        """Train; the best headline metric. See `headloom.run.train`."""
+    def run(self, *, stop_at: int | None = None) -> float:
+        """Train; the best headline metric. See `headloom.run.train`.
+
+        `stop_at`: a step after which the run is saved and left, to be resumed.
+        """
         config, trainer = self.config, self.config.trainer
         first_step = 0 if self.contents is None else int(self.contents["step"])
         num_parameters = sum(parameter.numel() for parameter in self.work.model.parameters())
@@ -158,6 +161,7 @@ class TrainingRun:
             min_steps=trainer.min_steps,
             keep_best=trainer.keep_best_checkpoints,
             plateau=self.learning_rate if isinstance(self.learning_rate, Plateau) else None,
+            stop_at=stop_at,
         )
         if self.contents is not None:
             logger.info("going on from %s at step %d", self.resumed_from, first_step)
@@ -177,7 +181,7 @@ class TrainingRun:
         ):
             self._restart_records(first_step)
             headline = loop.run(interrupt)
-            if interrupt.signal is None:
+            if interrupt.signal is None and self.trainer.step != stop_at:
                 self._average_checkpoints()
         if interrupt.signal is not None:
             logger.info(

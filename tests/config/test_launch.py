@@ -18,7 +18,7 @@ PROGRAM = f"""
 import logging, os, sys
 from pathlib import Path
 from headloom.config import launch
-from headloom.errors import DataError
+from headloom.errors import CheckpointError, DataError
 
 def work(config, run_dir):
     logging.getLogger("headloom.work").info("seed %s in %s", config.seed, os.getcwd())
@@ -28,6 +28,8 @@ def work(config, run_dir):
         raise ZeroDivisionError("a mistake of ours")
     if config.seed == 4:
         raise KeyboardInterrupt
+    if config.seed == 5:
+        raise CheckpointError("last.pt is damaged")
     return 12.5
 
 if __name__ == "__main__":
@@ -259,3 +261,15 @@ def test_the_record_of_a_folder_is_of_its_checkpoints_and_not_of_a_run_that_was_
         recorded.append(config["seed"])
         assert f"seed={config['seed']}" in overrides
     assert recorded == [2, 1, 1, 3]
+
+
+def test_a_run_that_is_refused_leaves_no_folder_behind(program: Path, tmp_path: Path) -> None:
+    """But one that was there, with what it held, stays."""
+    other = tmp_path / "other.pt"
+    other.write_bytes(b"")
+    for folder in ("new", "used"):
+        if folder == "used":
+            (tmp_path / folder / "samples").mkdir(parents=True)
+        done = run(program, ["seed=5", f"resume={other}", f"hydra.run.dir={folder}"], tmp_path)
+        assert (done.returncode, done.stderr.count("last.pt is damaged")) == (1, 1)
+        assert (tmp_path / folder).exists() is (folder == "used")

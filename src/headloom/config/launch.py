@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +165,8 @@ class _Jobs:
             log.error("%s", _one_line(error))
             outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
             outcome.status = STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
+            if isinstance(error, ConfigError | CheckpointError) and not self.is_sweep:
+                _remove_unused(run_dir)
         except Exception as error:
             log.exception("the run failed")
             outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
@@ -219,6 +222,13 @@ def _recorded(run_dir: Path, config: Any, overrides: list[str]) -> Iterator[None
         if _checkpoints(run_dir) == checkpoints:
             _write_texts(earlier)
         raise
+
+
+def _remove_unused(run_dir: Path) -> None:
+    """Remove the folder of a run that was refused before it began: it holds nothing but what was asked for."""
+    names = {path.name for path in run_dir.iterdir()}
+    if names <= {"config.yaml", "overrides.yaml", "train.log"}:
+        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def _checkpoints(run_dir: Path) -> set[tuple[str, int]]:

@@ -155,6 +155,7 @@ YOUNGER_GROUPS = {"attention": "full"}
 class Check(Enum):
     none = "none"
     lr = "lr"  # see checks.py
+    resume = "resume"  # see resume_check.py
 
 
 @dataclass(kw_only=True)
@@ -181,7 +182,8 @@ class TrainConfig:
 
     check: Check = Check.none
     """What to do in place of a training. lr: raise the rate over 100 updates of a fresh model; its loss is drawn in
-    learning_rates.png in the run's folder, and the log suggests a rate. none: train."""
+    learning_rates.png in the run's folder, and the log suggests a rate. resume: train 20 updates at a stretch, as 10 +
+    10 and as 7 + 7 + 6, and refuse where anything differs. none: train."""
 
     def __post_init__(self) -> None:
         rules.at_least("seed", self.seed, 0)

@@ -118,6 +118,8 @@ class Loop:
     recorded_loss: float = math.nan
     saved_step: int | None = None
     """Step of the newest checkpoint."""
+    stop_at: int | None = None
+    """Step after which the loop ends as if it were interrupted."""
 
     def run(self, interrupt: Interrupt) -> float:
         """Train; the best headline reached.
@@ -164,11 +166,11 @@ class Loop:
         return self.headline
 
     def _is_interrupted(self, interrupt: Interrupt) -> bool:
-        """Whether any rank is asked to stop; all stop after the same update."""
+        """Whether any rank is asked to stop, or this is the step to stop at; all stop after the same update."""
         number = self.ranks.all_max(interrupt.signal or 0)
         if number:
             interrupt.signal = signals.Signals(number)
-        return number > 0
+        return number > 0 or self.trainer.step == self.stop_at
 
     def _own_batches(self) -> list[CountedBatch]:
         """This rank's batches of the update: batch number i is that of rank i modulo their number.
