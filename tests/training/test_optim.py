@@ -206,3 +206,25 @@ def test_momentum_is_the_running_sum_of_gradients(nesterov):
         velocity = 0.5 * velocity + grad
         expected -= 0.1 * (grad + 0.5 * velocity if nesterov else velocity)
     torch.testing.assert_close(module.weight.detach(), expected)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_a_first_step_that_is_skipped_on_the_device_leaves_nothing_behind(name):
+    """B45: the first updates of a float16 run overflow until the scale fits."""
+    results = []
+    for skips in (False, True):
+        torch.manual_seed(0)
+        module = nn.Linear(64, 64)
+        optimizer = BUILDERS[name](module)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        for found_inf in (1.0, 0.0) if skips else (0.0,):
+            for parameter in module.parameters():
+                parameter.grad = torch.full_like(parameter, torch.inf if found_inf else 1.0)
+            optimizer.found_inf = torch.tensor(found_inf)
+            unused = torch.full((64, 64), 1e9)  # what memory holds that is asked for next
+            del unused
+            optimizer.step()
+        results.append([parameter.detach().clone() for parameter in module.parameters()])
+    for plain, after_skip in zip(*results, strict=True):
+        assert torch.equal(plain, after_skip)

@@ -122,7 +122,13 @@ def sgd(
 ) -> torch.optim.Optimizer:
     """Gradient descent with momentum, in PyTorch's form: v <- momentum v + g, w <- w - rate v; decay is part of g."""
     groups = decay_groups(model, rule, weight_decay)
-    return torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, fused=True)
+    optimizer = torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, fused=True)
+    if momentum:
+        # PyTorch 2.13 makes them in the first step, and leaves them unwritten where a loss scaler has that step
+        # skipped: the second one then adds whatever the memory held.
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
 
 
 def describe_groups(optimizer: torch.optim.Optimizer, *, peak: float) -> list[str]:
