@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,3 +191,43 @@ def test_a_line_is_answered_when_its_writer_pauses():
             assert process.stdout.readline() == word.upper() + b"\n"
         rest, errors = process.communicate()
     assert (rest, errors, process.returncode) == (b"", b"", 0)
+
+
+def test_at_a_terminal_there_is_a_prompt_and_an_answer_at_once():
+    pty = pytest.importorskip("pty")
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    own, theirs = pty.openpty()
+    command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+    with subprocess.Popen(command, stdin=theirs, stdout=pipe, stderr=pipe) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        for word in (b"one", b"two"):
+            os.write(own, word + b"\n")
+            assert process.stdout.readline() == word.upper() + b"\n"
+        os.write(own, b"\x04")  # Ctrl-D
+        rest, errors = process.communicate()
+        os.close(own)
+    assert rest == b""
+    assert process.returncode == 0
+    assert errors.startswith(b"Type a line and press Enter; Ctrl-D ends.\n> ")
+    assert errors.endswith(b"> \n")
+
+
+def test_a_reader_that_goes_away_hears_nothing_more():
+    """B81: `| head -1`."""
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    program = (
+        program.replace("filter_lines(", "try:\n    filter_lines(") + "except BrokenPipeError:\n    os._exit(141)\n"
+    )
+    lines = b"word\n" * 100_000
+    with subprocess.Popen(
+        f'"{sys.executable}" -c "$PROGRAM" | head -1; echo "${{PIPESTATUS[0]}}"',
+        shell=True,
+        executable="/bin/bash",
+        env={**os.environ, "PROGRAM": "import os\n" + program},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        out, errors = process.communicate(lines)
+    assert (out, errors) == (b"WORD\n141\n", b"")

@@ -84,11 +84,14 @@ Score a checkpoint: python evaluate.py checkpoint=FILE [option=value ...]
   python evaluate.py checkpoint=... data.source=new.en data.target=new.de
   python evaluate.py --cfg job                                 show every option and its value""",
     "translate": """\
-Translate lines: python translate.py checkpoint=FILE [option=value ...]
+Translate, continue or label lines: python translate.py checkpoint=FILE [option=value ...]
 
   echo "Good morning." | python translate.py checkpoint=outputs/RUN/checkpoints/best.pt
   python translate.py checkpoint=... input=new.en output=new.de
-  python translate.py checkpoint=... decoding=beam decoding.beam_size=10
+  python translate.py checkpoint=... decoding=beam decoding.beam_size=10 decoding.num_best=5
+  python translate.py checkpoint=... decoding=sample decoding.top_p=0.9
+  python translate.py checkpoint=... decoding=score input=pairs.tsv    source, tab, target: log-probabilities
+  python translate.py checkpoint=... format=jsonl input=new.jsonl      wishes and scores line by line
   python translate.py --cfg job                                show every option and its value""",
 }
 

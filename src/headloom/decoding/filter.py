@@ -59,11 +59,13 @@ def filter_lines(
             writer = _Writer(predictor, output, line_format, bar)
             try:
                 _pass_on(arriving, writer, buffer_lines=buffer_lines, is_conversation=is_conversation)
-            finally:
+            except DataError:
                 predictor.finish()
-                if not is_conversation:
-                    bar.close()
-                    writer.report()
+                raise
+            # A reader that went away (BrokenPipeError) wants to hear nothing.
+            predictor.finish()
+        if not is_conversation:
+            writer.report()
 
 
 def _pass_on(
