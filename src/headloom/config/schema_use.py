@@ -70,6 +70,9 @@ class EvaluateConfig:
     output: Path | None = None
     """Folder for evaluation.json and the hypotheses. null: evaluation/valid, /test or /files in the
     checkpoint's run folder."""
+    baseline: bool = False
+    """Print beside the scores those of a linear model of the same training rows (TF-IDF and logistic regression), tuned
+    on the validation rows; for classification, regression and tagging. Needs the extra headloom[baseline]."""
 
     def __post_init__(self) -> None:
         check_search("evaluate.py", self.decoding)

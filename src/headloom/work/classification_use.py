@@ -26,6 +26,7 @@ from headloom.tasks.classification import Evaluation
 from headloom.tasks.regression import RegressionEvaluation
 from headloom.tasks.tagging import TaggingEvaluation
 from headloom.work.base import Trained
+from headloom.work.baseline import baseline_scores, require_baseline
 from headloom.work.classification import MAX_DRAWN_CLASSES, LabelledEvaluation
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def evaluate_classification(trained: Trained, config: EvaluateConfig, output: Pa
     """
     if config.data.source is not None:
         raise ConfigError("data.source and data.target are for translation; score a labelled file with data.path=")
+    if config.baseline:
+        require_baseline()
     # The folder of the training may be another machine's.
     kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
     check_can_be_written("data.folder", kept.folder, folder=True)
@@ -72,15 +75,26 @@ def evaluate_classification(trained: Trained, config: EvaluateConfig, output: Pa
     if isinstance(evaluation, Evaluation):
         results["labels"] = labels["names"]
         results["confusion"] = evaluation.confusion.tolist()
+    if config.baseline:
+        corpus = build_labelled.build_labelled_corpus(kept)
+        results["baseline"] = baseline_scores(trained.config, corpus.train, corpus.valid, rows)
     text = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
     with written_beside(output / "evaluation.json") as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
-    for key, value in evaluation.metrics.items():
-        sys.stdout.write(f"{key:<12}{value:>9.4f}\n")
+    _print_scores(evaluation.metrics, results.get("baseline", {}))
     if not isinstance(evaluation, RegressionEvaluation):
         sys.stdout.write(scores_table(evaluation.scores[:SHOWN_SCORES]))
     sys.stdout.write(f"{len(tokens)} rows of {name}; predictions and evaluation.json in {output}\n")
     return results
+
+
+def _print_scores(scores: Mapping[str, float], baseline: Mapping[str, Any]) -> None:
+    """Each score, and beside it that of the linear baseline where it has one."""
+    if baseline:
+        sys.stdout.write(f"{'':<12}{'model':>9}{'baseline':>11}   ({baseline['chosen']})\n")
+    for key, value in scores.items():
+        beside = f"{baseline[key]:>11.4f}" if key in baseline else ""
+        sys.stdout.write(f"{key:<12}{value:>9.4f}{beside}\n")
 
 
 def scores_table(scores: Sequence[ClassScore]) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
 from headloom.config import rules, saved, schema_labelled, schema_language, schema_text
+from headloom.config.rules import no_effect
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
@@ -93,6 +94,10 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
         raise rules.no_effect(
             f"data.stride={config.data.stride}", f"task={trained.config.task.kind.name}, which reads no windows"
         )
+    if config.baseline and isinstance(
+        trained.config.task, schema_text.TranslationConfig | schema_language.LanguageModelingConfig
+    ):
+        raise no_effect("baseline=true", f"a checkpoint of task={trained.config.task.kind.name}")
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import evaluate_translation
