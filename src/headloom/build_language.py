@@ -159,6 +159,23 @@ def build_training_batches(config: TrainConfig, tokens: TextTokens, tokenizer: T
     return TextTrainingBatches(tokens, tokenizer, sampler, pad_to_multiple=config.trainer.pad_to_multiple)
 
 
+def rows_in_words(data: DataConfig) -> str:
+    """What a row of a batch is, and what that asks of attention: for the log."""
+    assert isinstance(data, schema.RunningTextConfig)
+    match data.batching:
+        case schema.Batching.blocks:
+            return f"rows are blocks of {data.max_length} tokens, over the ends of documents, without a mask"
+        case schema.Batching.documents:
+            return f"a row is a document of at most {data.max_length} tokens, without a mask"
+        case schema.Batching.packed:
+            return (
+                f"rows of {data.max_length} tokens are packed with documents that do not see each other: "
+                "in training attention takes a mask, which PyTorch's Flash kernel does not"
+            )
+        case _:
+            assert_never(data.batching)
+
+
 def build_evaluation_batches(config: TrainConfig, tokens: TextTokens, tokenizer: Tokenizer) -> TextEvaluationBatches:
     """Windows over a text, by `data.max_length` and `task.stride`; within documents unless blocks cross their ends."""
     data, task = config.data, config.task

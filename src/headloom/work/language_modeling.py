@@ -69,9 +69,10 @@ class LanguageModelingWork:
             documents = f" in {tokens.num_documents:,} documents" if tokens.num_documents > 1 else ""
             return f"{len(tokens):,} tokens of {tokens.num_characters:,} characters{documents}"
 
+        rows = build.rows_in_words(self.config.data)
         return (
             f"{self.corpus.name}: {counted(self.train_tokens)} to train on, {counted(self.valid_tokens)} to validate "
-            f"on; vocabulary {self.tokenizer.vocab_size}"
+            f"on; vocabulary {self.tokenizer.vocab_size}; {rows}"
         )
 
     def saved(self) -> dict[str, Any]:
