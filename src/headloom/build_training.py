@@ -1,5 +1,6 @@
 """From configuration to what moves the weights: optimizer, schedule and engine."""
 
+import logging
 from typing import assert_never
 
 import torch
@@ -7,11 +8,14 @@ from torch import nn
 
 from headloom.config import schema_optimizer, schema_schedule, schema_training
 from headloom.config.schema import TrainConfig
+from headloom.errors import ConfigError
 from headloom.ranks import Ranks
 from headloom.training import optim, schedule
 from headloom.training.engine import PROCESS_ALONE, Engine
 from headloom.training.muon import Muon
 from headloom.training.precision import has_fast_bfloat16
+
+logger = logging.getLogger(__name__)
 
 
 def build_optimizer(
@@ -135,16 +139,32 @@ def _num_warmup_steps(config: TrainConfig) -> int:
             return num_steps
 
 
-def build_engine(kind: schema_training.Engine, model: nn.Module, *, device: torch.device, ranks: Ranks) -> Engine:
-    """How `ranks` train `model` together; a process alone needs nothing."""
+def build_engine(
+    config: schema_training.TrainerConfig, model: nn.Module, *, device: torch.device, ranks: Ranks
+) -> Engine:
+    """How `ranks` train `model` together; a process alone needs nothing.
+
+    Raises:
+        ConfigError: with trainer.engine=fsdp a rank would have no batch.
+    """
     if ranks.world_size == 1:
         return PROCESS_ALONE
+    if config.accumulation % ranks.world_size:
+        logger.warning(
+            "trainer.accumulation=%d batches an update for %d ranks: some wait for others; set it to a multiple of %d",
+            *(config.accumulation, ranks.world_size, ranks.world_size),
+        )
     # Imported here: they take seconds.
-    match kind:
+    match config.engine:
         case schema_training.Engine.ddp:
             from headloom.training.replicated import Replicated
 
             return Replicated(model, device=device, ranks=ranks)
+        case schema_training.Engine.fsdp if config.accumulation < ranks.world_size:
+            raise ConfigError(
+                f"trainer.accumulation={config.accumulation} leaves some of {ranks.world_size} ranks without a batch, "
+                f"and each holds a part of the model: set it to {ranks.world_size} or a multiple"
+            )
         case schema_training.Engine.fsdp:
             from headloom.training.sharded import Sharded
 

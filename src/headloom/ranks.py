@@ -53,7 +53,7 @@ class Ranks:
         return value
 
     def add_up(self, *sums: Tensor) -> None:
-        """Make each tensor of one number, in place, its sum over the ranks. No value is read from the device."""
+        """Make each tensor, in place, its sum over the ranks. No value is read from the device."""
 
     def first_says(self, value: T) -> T:
         """Rank 0's value, on every rank."""
@@ -122,11 +122,11 @@ class Group(Ranks):
         return int(number)
 
     def add_up(self, *sums: Tensor) -> None:
-        together = torch.stack([one.double() for one in sums])  # a count below 2^53 is exact
+        together = torch.cat([one.double().flatten() for one in sums])  # a count below 2^53 is exact
         with self.watching():
             dist.all_reduce(together)
-        for own, whole in zip(sums, together.unbind(), strict=True):
-            own.copy_(whole)
+        for own, whole in zip(sums, torch.split(together, [one.numel() for one in sums]), strict=True):
+            own.copy_(whole.view_as(own))
 
     def first_says(self, value: T) -> T:
         said = [value]

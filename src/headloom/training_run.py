@@ -92,7 +92,7 @@ class TrainingRun:
             load_weights(model, self.contents["model"], path=self.resumed_from)
         prepare_execution(model, trainer, device=self.device, dtype=self.dtype)
         self.num_graphs = num_graphs()
-        engine = build_engine(trainer.engine, model, device=self.device, ranks=self.ranks)
+        engine = build_engine(trainer, model, device=self.device, ranks=self.ranks)
         self.average = None if trainer.average_decay is None else WeightAverage(model, decay=trainer.average_decay)
         self.learning_rate = build_learning_rate(config)
         self.trainer = Trainer(

@@ -6,16 +6,14 @@ sharded.py a part of it. Losses are sums, so gradients are summed, never
 averaged: the division by the targets of the whole update is the trainer's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from headloom.nn.loss import LossSum
 from headloom.ranks import ALONE, Ranks
-from headloom.tasks.base import Task
 
 
 class CountedBatch(Protocol):
@@ -33,6 +31,14 @@ class CountedBatch(Protocol):
         ...
 
 
+Losses = Callable[[CountedBatch], dict[str, Any]]
+"""The forward pass of a batch: its "loss", with the graph to differentiate it, and other sums by name.
+
+A dictionary, in which engines find the tensors; and one function, since they watch a forward pass, in which losses use
+weights too.
+"""
+
+
 class Engine(Protocol):
     """What the trainer asks of an engine. Ranks call each method alike, with batches of their own."""
 
@@ -45,14 +51,14 @@ class Engine(Protocol):
         ...
 
     def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
-        """The batches to give to `loss_sum`; the backward of each comes before the next is asked for.
+        """The batches to give to `compute`; the backward of each comes before the next is asked for.
 
         After the last one the gradient is that of all ranks.
         """
         ...
 
-    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
-        """The loss of `batch`, on the device already. `model` is the one the engine was made for."""
+    def compute(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
+        """`losses` of `batch`, which is on the device. Of a batch without targets there may be the loss alone, 0."""
         ...
 
     def together(self, tensor: Tensor) -> Tensor:
@@ -89,8 +95,8 @@ class Alone:
     def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
         return (batch for batch in batches if batch.num_targets)
 
-    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
-        return task.loss_sum(model, batch)
+    def compute(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
+        return losses(batch)
 
     def together(self, tensor: Tensor) -> Tensor:
         return tensor

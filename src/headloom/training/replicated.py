@@ -9,10 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from headloom.nn.loss import LossSum
 from headloom.ranks import Ranks
-from headloom.tasks.base import Task
-from headloom.training.engine import Alone, CountedBatch
+from headloom.training.engine import Alone, CountedBatch, Losses
 
 BUFFERS_OPTION = next(
     name
@@ -43,8 +41,9 @@ class Replicated(Alone):
                 yield batch
         yield own[-1]
 
-    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
-        return LossSum(**self._module(task, batch))
+    def compute(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
+        found: dict[str, Any] = self._module(losses, batch)
+        return found
 
 
 class _NoBatch:
@@ -60,20 +59,19 @@ class _NoBatch:
 
 
 class _Loss(nn.Module):
-    """Model and loss as one module: DistributedDataParallel watches a forward, and the loss uses weights too."""
+    """What DistributedDataParallel watches: the forward pass of a batch as the forward of a module."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self._parameters_reached = tuple(p for p in model.parameters() if p.requires_grad)
 
-    def forward(self, task: Task[Any, Any], batch: Any) -> dict[str, Any]:
-        """The fields of a LossSum."""
+    def forward(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
         zero = _Reach.apply(*self._parameters_reached)  # type: ignore[no-untyped-call]
         if isinstance(batch, _NoBatch):
-            return {"loss": zero, "nll": zero.detach(), "num_correct": zero.detach().long(), "num_targets": 0}
-        sums = task.loss_sum(self.model, batch)
-        return {**vars(sums), "loss": sums.loss + zero}
+            return {"loss": zero}
+        found = losses(batch)
+        return {**found, "loss": found["loss"] + zero}
 
 
 class _Reach(torch.autograd.Function):

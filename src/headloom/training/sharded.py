@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from headloom.nn.loss import LossSum
 from headloom.ranks import Ranks
-from headloom.tasks.base import Task
-from headloom.training.engine import Alone, CountedBatch
+from headloom.training.engine import Alone, CountedBatch, Losses
 
 BLOCK = re.compile(r"(.*\.)?blocks\.\d+")
 """Modules whose weights are together on a rank while they compute, and apart before and after."""
@@ -44,20 +41,19 @@ class Sharded(Alone):
             part.set_reduce_scatter_unused_params(True, recurse=False)
 
     def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
-        own: list[CountedBatch] = list(batches)
+        own: list[CountedBatch] = [batch if batch.num_targets else _StandIn(batch) for batch in batches]
         num_passes = self.ranks.all_max(len(own))
-        own += [_StandIn(own[0])] * (num_passes - len(own))
+        own += [_StandIn(batches[0])] * (num_passes - len(own))
         for number, batch in enumerate(own, start=1):
             self._root.set_requires_gradient_sync(number == num_passes)
             self._root.set_is_last_backward(number == num_passes)
             yield batch
 
-    def loss_sum(self, task: Task[Any, Any], model: nn.Module, batch: CountedBatch) -> LossSum:
+    def compute(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
         if isinstance(batch, _StandIn):
-            sums = LossSum(**self._module(task, batch.batch))
-            nothing = torch.zeros_like
-            return replace(sums, loss=sums.loss * 0, nll=nothing(sums.nll), num_correct=nothing(sums.num_correct))
-        return LossSum(**self._module(task, batch))
+            return {"loss": self._module(losses, batch.batch)["loss"] * 0}
+        found: dict[str, Any] = self._module(losses, batch)
+        return found
 
     def together(self, tensor: Tensor) -> Tensor:
         return _full(tensor) if isinstance(tensor, DTensor) else tensor
@@ -136,12 +132,11 @@ class _StandIn:
 
 
 class _Loss(nn.Module):
-    """Model and loss as one module: fully_shard watches a forward, and the loss uses weights too."""
+    """What fully_shard watches: the forward pass of a batch as the forward of a module."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, task: Task[Any, Any], batch: Any) -> dict[str, Any]:
-        """The fields of a LossSum: in a dictionary fully_shard finds the tensors."""
-        return vars(task.loss_sum(self.model, batch))
+    def forward(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
+        return losses(batch)

@@ -115,8 +115,7 @@ class Trainer:
         if report.num_targets == 0:
             return self._skip(report)
         self._backward(batches, report)
-        means = [one for pair in report.means.values() for one in pair.unbind()]
-        self.engine.ranks.add_up(report.loss, report.nll, report.num_correct, *means)
+        self.engine.ranks.add_up(report.loss, report.nll, report.num_correct, *report.means.values())
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradient
         if with_layers:
             report.layer_grad_norms = {
@@ -189,21 +188,27 @@ class Trainer:
         return None
 
     def _add(self, batch: CountedBatch, report: StepReport) -> None:
+        with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
+            found = self.engine.compute(self._losses, batch.to(self.device))
+        self.scaler.scale(found["loss"] / report.num_targets).backward()
+        if batch.num_targets == 0:
+            return  # it was computed for the sake of other ranks
+        report.loss += found["loss"].detach()
+        report.nll += found["nll"]
+        report.num_correct += found["num_correct"]
+        report.num_choices = found["num_choices"]
+        for name, pair in found["means"].items():
+            report.means[name] += pair
+
+    def _losses(self, batch: CountedBatch) -> dict[str, Any]:
+        """The fields of a LossSum, the losses of the routers added, and their `means`."""
         for mixture in self.mixtures:
             mixture.take()  # what a failed attempt, or recomputing a block, has left
-        with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
-            sums = self.engine.loss_sum(self.task, self.model, batch.to(self.device))
-        loss = sums.loss
-        if self.mixtures:
-            routing, means = router_loss(self.mixtures)
-            loss = loss + routing
-            for name, pair in means.items():
-                report.means[name] += pair
-        self.scaler.scale(loss / report.num_targets).backward()  # type: ignore[no-untyped-call]
-        report.loss += loss.detach()
-        report.nll += sums.nll
-        report.num_correct += sums.num_correct
-        report.num_choices = sums.num_choices
+        sums = self.task.loss_sum(self.model, batch)
+        if not self.mixtures:
+            return {**vars(sums), "means": {}}
+        routing, means = router_loss(self.mixtures)
+        return {**vars(sums), "loss": sums.loss + routing, "means": means}
 
     def _refuse(self, report: StepReport) -> StepReport:
         """The gradient is not finite: float16 overflowed and takes a smaller scale, or training has diverged."""
