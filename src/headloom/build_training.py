@@ -170,4 +170,4 @@ def build_engine(
 
             return Sharded(model, device=device, ranks=ranks)
         case _:
-            assert_never(kind)
+            assert_never(config.engine)

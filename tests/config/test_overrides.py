@@ -290,6 +290,10 @@ def every_choice() -> list[dict[str, str]]:
         chosen[i % len(chosen)] | {g: c[i % len(c)] for g, c in groups.items() if g not in (*recipes, *families)}
         for i in range(rounds)
     ]
+    for line in lines:
+        if line["trainer"] == "fsdp":  # takes no optimizer that needs whole matrices
+            line["trainer"] = "ddp"
+    lines.append(lines[0] | {"trainer": "fsdp", "optimizer": "adamw"})
     return lines + [{group: choice} for group in recipes for choice in groups[group]]
 
 

@@ -29,6 +29,7 @@ from headloom.config.schema_training import (
     ActivationCheckpointing,
     AttentionKernel,
     Device,
+    Engine,
     Precision,
     TrainerConfig,
 )
@@ -58,6 +59,12 @@ def config(**parts: Any) -> TrainConfig:
     ("schema", "values", "option"),
     [
         (Seq2SeqConfig, {"dropout": 1.0}, "model.dropout=1.0"),
+        (TrainerConfig, {"rank_timeout": 0.0}, "trainer.rank_timeout=0.0"),
+        (
+            TrainerConfig,
+            {"engine": Engine.fsdp, "precision": Precision.float16, "device": Device.cuda},
+            "trainer.engine=fsdp cannot be used with trainer.precision=float16",
+        ),
         (Seq2SeqConfig, {"dropout": -0.1}, "model.dropout=-0.1"),
         (Seq2SeqConfig, {"attention_dropout": math.nan}, "model.attention_dropout=nan"),
         (Seq2SeqConfig, {"num_decoder_layers": 0}, "model.num_decoder_layers=0"),
@@ -212,6 +219,14 @@ def test_the_widest_values_of_a_range_are_taken() -> None:
         (
             {"schedule": PlateauConfig(patience=3), "trainer": TrainerConfig(patience=3)},
             "schedule.patience=3 has no effect with trainer.patience=3",
+        ),
+        (
+            {"optimizer": MuonConfig(), "trainer": TrainerConfig(engine=Engine.fsdp)},
+            "trainer.engine=fsdp cannot be used with optimizer=muon, which needs whole matrices",
+        ),
+        (
+            {"optimizer": AdafactorConfig(), "trainer": TrainerConfig(engine=Engine.fsdp)},
+            "trainer.engine=fsdp cannot be used with optimizer=adafactor",
         ),
         ({"resume": ""}, "resume is empty"),
         ({"seed": -1}, "seed=-1"),

@@ -89,6 +89,7 @@ from headloom.config.schema_text import (
     UnigramConfig,
 )
 from headloom.config.schema_training import (
+    Engine,
     TrainerConfig,
 )
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
@@ -198,6 +199,11 @@ class TrainConfig:
         check_attention_kernel(self.trainer.attention, self.model)
         self._check_table()
         check_family(self.model, self.task, self.data, self.tokenizer, self.attention)
+        if self.trainer.engine is Engine.fsdp and isinstance(self.optimizer, AdafactorConfig | MuonConfig):
+            raise ConfigError(
+                f"trainer.engine=fsdp cannot be used with optimizer={self.optimizer.kind.name}, which needs whole "
+                "matrices where each process has a part: use optimizer=adamw, or trainer.engine=ddp"
+            )
         if isinstance(self.schedule, NoamConfig) and self.optimizer.lr is not None:
             raise ConfigError(
                 f"optimizer.lr={self.optimizer.lr} has no effect with schedule=noam, which computes its own rate: "
