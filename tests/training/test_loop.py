@@ -1,10 +1,12 @@
 """What happens around the updates: records, validations, checkpoints, and the end."""
 
+import gc
 import math
 import os
 import signal
 from collections.abc import Mapping
 from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from headloom.errors import TrainingDiverged
 from headloom.training.checkpoint import load_checkpoint
 from headloom.training.interrupt import Interrupt, noting_interrupts
 from headloom.training.loop import Loop
+from headloom.training.optim import adam
 from headloom.training.schedule import Plateau
 
 
@@ -277,3 +280,45 @@ def test_among_equal_headlines_the_lower_loss_is_the_best(make_loop):
     loop.validate = lambda step: {"score": 0.0, "loss": next(losses)}
     loop.run(Interrupt())
     assert (loop.best.headline, loop.best.loss, loop.best.step, loop.best.num_worse) == (0.0, 3.0, 2, 1)
+
+
+def test_memory_is_flat_however_many_updates_are_made(make_loop):
+    """B104: nothing is kept of an update but numbers."""
+    loop = make_loop(max_steps=60, log_every=20)
+    loop.run(Interrupt())
+    before = num_tensors(), resident_bytes()
+    loop.max_steps = 200
+    loop.run(Interrupt())
+    assert num_tensors() <= before[0]
+    assert resident_bytes() - before[1] < 2 << 20
+
+
+def num_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_no_update_between_records_is_waited_for(make_loop, make_trainer, monkeypatch):
+    """B104: the host reads nothing from the device but at a record."""
+    reads = []
+    for name in ("item", "__float__", "__int__", "__bool__", "tolist"):
+        read = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, read=read: (reads.append(loop.trainer.step), read(self))[1]
+        )
+    trainer = make_trainer(
+        optimizer=lambda model: adam(model, beta1=0.9, beta2=0.98, epsilon=1e-9),
+        learning_rate=lambda step: 0.01,
+        waits=False,
+    )
+    loop = make_loop(trainer=trainer, max_steps=9, log_every=5)
+    later = [False] * 9
+    monkeypatch.setattr("headloom.training.guard._Later.is_known", lambda self: bool(later) and later.pop())
+    loop.run(Interrupt())
+    # Step 5 and 9 are recorded; steps are counted before they are recorded.
+    assert set(reads) <= {5, 9}
+    assert {5, 9} <= set(reads)

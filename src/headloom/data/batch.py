@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headloom.data.mapped import Ranges
+from headloom.data.placing import on_device
 from headloom.data.sampler import TokenBudgetSampler, ordered_batches
 from headloom.data.token_store import TokenPairs
 from headloom.data.tokenizer_base import Tokenizer
@@ -41,10 +42,10 @@ class Batch:
         allowed = self.source_allowed_BS
         return replace(
             self,
-            source_BS=self.source_BS.to(device, non_blocking=True),
-            source_allowed_BS=None if allowed is None else allowed.to(device, non_blocking=True),
-            target_input_BT=self.target_input_BT.to(device, non_blocking=True),
-            target_BT=self.target_BT.to(device, non_blocking=True),
+            source_BS=on_device(self.source_BS, device),
+            source_allowed_BS=None if allowed is None else on_device(allowed, device),
+            target_input_BT=on_device(self.target_input_BT, device),
+            target_BT=on_device(self.target_BT, device),
         )
 
     def halves(self) -> "tuple[Batch, ...]":

@@ -13,6 +13,7 @@ from torch import Tensor
 from headloom.data.batch import Pool, draw_seeds, padded
 from headloom.data.labelled_store import RowEncoder
 from headloom.data.mapped import Ranges
+from headloom.data.placing import on_device
 from headloom.data.sampler import TokenBudgetSampler, ordered_batches
 from headloom.data.token_store import TokenPairs
 from headloom.nn.loss import IGNORE
@@ -38,9 +39,9 @@ class LabelledBatch:
         allowed = self.allowed_BS
         return replace(
             self,
-            token_BS=self.token_BS.to(device, non_blocking=True),
-            allowed_BS=None if allowed is None else allowed.to(device, non_blocking=True),
-            target=self.target.to(device, non_blocking=True),
+            token_BS=on_device(self.token_BS, device),
+            allowed_BS=None if allowed is None else on_device(allowed, device),
+            target=on_device(self.target, device),
         )
 
     def halves(self) -> "tuple[LabelledBatch, ...]":

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headloom.data.placing import on_device
 from headloom.data.sampler import ordered_batches
 from headloom.data.text_sampler import Stretches, TextSampler, windows
 from headloom.data.text_store import TextTokens
@@ -37,12 +38,12 @@ class TextBatch:
         """The same batch with its tensors on `device`."""
 
         def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
+            return None if tensor is None else on_device(tensor, device)
 
         return replace(
             self,
-            input_BT=self.input_BT.to(device, non_blocking=True),
-            target_BT=self.target_BT.to(device, non_blocking=True),
+            input_BT=on_device(self.input_BT, device),
+            target_BT=on_device(self.target_BT, device),
             stretch_BT=moved(self.stretch_BT),
             position_BT=moved(self.position_BT),
         )

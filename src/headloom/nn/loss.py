@@ -15,7 +15,9 @@ from torch import Tensor
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
 
 CHUNK_LOGITS = 1 << 22
-"""Logits that exist at a time: 16 MiB of float32, so that a chunk stays in the cache."""
+"""Logits that exist at a time on a CPU: 16 MiB of float32, so that a chunk stays in the cache."""
+CHUNK_LOGITS_OF_GPU = 1 << 26
+"""And on a GPU, whose matrix products want many rows: 256 MiB."""
 
 
 @dataclass
@@ -35,16 +37,31 @@ class LossSum:
     num_choices: int = 0
 
 
-def sequence_loss(hidden_BTD: Tensor, target_BT: Tensor, weight_VD: Tensor, *, label_smoothing: float) -> LossSum:
+def sequence_loss(
+    hidden_BTD: Tensor,
+    target_BT: Tensor,
+    weight_VD: Tensor,
+    *,
+    label_smoothing: float,
+    num_targets: int | None = None,
+) -> LossSum:
     """Cross-entropy of hidden states projected by `weight`, summed over targets that are not IGNORE.
 
     With smoothing e the target distribution is (1 - e) on the target plus e / V
     on every token (Szegedy et al. 2016, section 7; Vaswani et al. 2017, 5.4).
     Padding is not projected, and logits exist for a chunk of rows at a time:
     the gradient is formed together with the loss, so nothing of size N x V is kept.
+    Beside hidden states and weights it takes the gradients of both and three
+    chunks (CHUNK_LOGITS).
+
+    `num_targets`, where it is known, spares the host the wait for a device to
+    count the targets.
     """
     target_N = target_BT.flatten()
-    row_N = (target_N != IGNORE).nonzero().squeeze(-1)
+    if num_targets is None or target_N.device.type == "cpu":
+        row_N = (target_N != IGNORE).nonzero().squeeze(-1)
+    else:
+        row_N = (target_N == IGNORE).to(torch.uint8).argsort(stable=True)[:num_targets]
     hidden_ND = hidden_BTD.flatten(0, -2)
     if row_N.numel() < target_N.numel():
         hidden_ND, target_N = hidden_ND.index_select(0, row_N), target_N[row_N]
@@ -79,7 +96,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             nll = torch.zeros((), dtype=wide, device=hidden_ND.device)
             uniform = torch.zeros((), dtype=wide, device=hidden_ND.device)
             num_correct = torch.zeros((), dtype=torch.int64, device=hidden_ND.device)
-            chunk = max(1, CHUNK_LOGITS // V)
+            chunk = max(1, (CHUNK_LOGITS if device_type == "cpu" else CHUNK_LOGITS_OF_GPU) // V)
             for start in range(0, N, chunk):
                 h_CD, target_C1 = h_ND[start : start + chunk], target_N[start : start + chunk, None]
                 logits_CV = (h_CD @ w_VD.T).to(wide)

@@ -35,7 +35,13 @@ class LanguageModelingTask:
         hidden_BTD = model(
             batch.input_BT, batch.stretch_BT, batch.position_BT, batch.real_BT() if model.routes_tokens else None
         )
-        return sequence_loss(hidden_BTD, batch.target_BT, model.output_weight, label_smoothing=self.label_smoothing)
+        return sequence_loss(
+            hidden_BTD,
+            batch.target_BT,
+            model.output_weight,
+            label_smoothing=self.label_smoothing,
+            num_targets=batch.num_targets,
+        )
 
     def evaluate(
         self,

@@ -52,7 +52,13 @@ class TranslationTask:
         """Smoothed cross-entropy of the targets of `batch`, each given the true tokens before it."""
         real_BT = batch.target_BT != IGNORE if model.routes_tokens else None
         hidden_BTD = model(batch.source_BS, batch.source_allowed_BS, batch.target_input_BT, real_BT)
-        return sequence_loss(hidden_BTD, batch.target_BT, model.output_weight, label_smoothing=self.label_smoothing)
+        return sequence_loss(
+            hidden_BTD,
+            batch.target_BT,
+            model.output_weight,
+            label_smoothing=self.label_smoothing,
+            num_targets=batch.num_targets,
+        )
 
     def evaluate(
         self,
