@@ -90,6 +90,8 @@ def test_the_groups_are_described_with_their_rates_and_decay():
         "6 tensors of 60 parameters: peak rate 0.01, no weight decay"
     ]
     muon = Muon(module, **ADAM, momentum=0.9, adam_share=0.1, weight_decay=0.5, dtype=torch.float32)
+    still = optim.sgd(module, momentum=0.0, nesterov=False, weight_decay=0.0, rule=RULE)
+    assert optim.describe_groups(still, peak=0.01) == ["6 tensors of 60 parameters: peak rate 0.01, no weight decay"]
     assert optim.describe_groups(muon, peak=0.01) == [
         "1 tensors of 16 parameters: peak rate 0.01, weight decay 0.5",
         "2 tensors of 32 parameters: peak rate 0.001, weight decay 0.5",

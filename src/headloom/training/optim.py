@@ -132,12 +132,14 @@ def sgd(
 
 
 def describe_groups(optimizer: torch.optim.Optimizer, *, peak: float) -> list[str]:
-    """A line for each group of parameters: how many, their peak rate, and whether they decay."""
-    lines = []
+    """A line for the parameters of each peak rate and decay: how many there are."""
+    sizes: dict[tuple[float, float], list[int]] = {}
     for group in optimizer.param_groups:
-        sizes = [parameter.numel() for parameter in group["params"]]
-        if sizes:
-            rate = peak * group.get("rate_share", 1.0)
-            decay = f"weight decay {group['weight_decay']:g}" if group["weight_decay"] else "no weight decay"
-            lines.append(f"{len(sizes)} tensors of {sum(sizes):,} parameters: peak rate {rate:.4g}, {decay}")
+        kind = peak * group.get("rate_share", 1.0), group["weight_decay"]
+        sizes.setdefault(kind, []).extend(parameter.numel() for parameter in group["params"])
+    lines = []
+    for (rate, weight_decay), found in sizes.items():
+        decay = f"weight decay {weight_decay:g}" if weight_decay else "no weight decay"
+        if found:
+            lines.append(f"{len(found)} tensors of {sum(found):,} parameters: peak rate {rate:.4g}, {decay}")
     return lines
