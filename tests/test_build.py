@@ -13,19 +13,47 @@ from headloom.build_model import build_model
 from headloom.config.schema_data import CopyConfig, ReverseConfig
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_model import Initialization, Tying
-from headloom.config.schema_parts import GeluConfig, NormKind, PostNormConfig, PreNormConfig, ReluConfig, SwigluConfig
-from headloom.config.schema_position import LearnedConfig, NoPositionConfig, RopeConfig, SinusoidalConfig
+from headloom.config.schema_parts import (
+    BlockSparseConfig,
+    DeepNormConfig,
+    Expert,
+    FullAttentionConfig,
+    GegluConfig,
+    GeluConfig,
+    GeluTanhConfig,
+    MoeConfig,
+    NormKind,
+    PostNormConfig,
+    PreNormConfig,
+    Relu2Config,
+    ReluConfig,
+    SandwichNormConfig,
+    SwigluConfig,
+    WindowConfig,
+)
+from headloom.config.schema_position import (
+    AlibiConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RopeConfig,
+    Scaling,
+    SinusoidalConfig,
+    T5Config,
+)
 from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, TranslationConfig, UnigramConfig
 from headloom.data.text import PairList
 from headloom.decoding.ranking import Ranking
 from headloom.decoding.requests import Beam, Greedy
 from headloom.models.seq2seq import Seq2Seq
+from headloom.nn import init, rope_scaling
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.dropout import Dropout
 from headloom.nn.feed_forward import FeedForward, GatedFeedForward
+from headloom.nn.mixture import MixtureOfExperts
 from headloom.nn.norm import LayerNorm, RMSNorm
 from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
-from headloom.nn.residual import PostNorm, PreNorm
+from headloom.nn.relative import Alibi
+from headloom.nn.residual import DeepNorm, PostNorm, PreNorm
 
 V = 19
 
@@ -82,6 +110,110 @@ def test_a_gated_feed_forward_has_about_as_many_parameters(make_config, feed_for
     found = modules(model, FeedForward, GatedFeedForward)
     assert {type(module) for module in found} == {kind}
     assert {module.down.in_features for module in found} == {width}
+
+
+def self_positions(model: Seq2Seq) -> list[list[Positional | None]]:
+    return [[block.self_attention.positional for block in stack.blocks] for stack in (model.encoder, model.decoder)]
+
+
+def test_a_score_bias_is_one_for_the_layers_of_a_stack(make_config):
+    """Raffel et al. (2020), section 2.1; an encoder tells both sides apart, a decoder has only what came before."""
+    model = model_of(make_config(position=T5Config(num_buckets=6, max_distance=9)))
+    encoder, decoder = self_positions(model)
+    assert len(set(encoder)) == len(set(decoder)) == 1
+    assert encoder[0] is not decoder[0]
+    assert [(p.num_buckets, p.max_distance, p.causal) for p in (encoder[0], decoder[0])] == [
+        (6, 9, False),
+        (6, 9, True),
+    ]
+    assert all(block.cross_attention.positional is None for block in model.decoder.blocks)
+    (alibi,) = {p for stack in self_positions(model_of(make_config(position=AlibiConfig()))) for p in stack}
+    assert isinstance(alibi, Alibi)
+
+
+@pytest.mark.parametrize(
+    ("position", "scaling"),
+    [
+        (RopeConfig(share=0.5), rope_scaling.Unscaled),
+        (RopeConfig(scaling=Scaling.linear, factor=2.0), rope_scaling.Linear),
+        (RopeConfig(scaling=Scaling.ntk, factor=2.0), rope_scaling.Ntk),
+        (RopeConfig(scaling=Scaling.dynamic_ntk), rope_scaling.DynamicNtk),
+        (RopeConfig(scaling=Scaling.yarn, factor=2.0, original_length=9), rope_scaling.Yarn),
+    ],
+)
+def test_rope_is_scaled_as_asked(make_config, position, scaling):
+    (rotary,) = {p for stack in self_positions(model_of(make_config(position=position))) for p in stack}
+    assert type(rotary.scaling) is scaling
+    assert rotary.turned_width == (2 if position.share == 0.5 else 4)
+    assert getattr(rotary.scaling, "factor", 1.0) == (position.factor or 1.0)
+    assert getattr(rotary.scaling, "original_length", 64) == (position.original_length or 64)  # data.max_length
+
+
+def test_attention_has_the_pattern_the_bound_and_the_norms_asked_for(make_config):
+    """Attention from decoder to encoder reaches every token, whatever the pattern; its scores are bounded too."""
+    model = model_of(make_config(attention=WindowConfig(width=7, soft_cap=5.0), norm=PreNormConfig(query_key=True)))
+    for block in (*model.encoder.blocks, *model.decoder.blocks):
+        assert block.self_attention.pattern.width == 7
+    assert all(block.cross_attention.pattern is None for block in model.decoder.blocks)
+    for attention in modules(model, MultiHeadAttention):
+        assert attention.soft_cap == 5.0
+        assert isinstance(attention.query_norm, LayerNorm)
+        assert attention.key_norm.normalized_shape == (4,)
+    sparse = model_of(make_config(attention=BlockSparseConfig(block=3, num_local=2, num_global=0)))
+    pattern = sparse.encoder.blocks[0].self_attention.pattern
+    assert (pattern.block, pattern.num_local, pattern.num_global) == (3, 2, 0)
+
+
+def test_biases_of_attention_and_feed_forward_are_chosen_apart(make_config):
+    model = model_of(make_config(attention=FullAttentionConfig(bias=False), feed_forward=GeluConfig(bias=True)))
+    assert all(attention.query.bias is None for attention in modules(model, MultiHeadAttention))
+    assert all(module.up.bias is not None for module in modules(model, FeedForward))
+
+
+def test_deepnorm_has_the_constants_of_its_depth(make_config):
+    """Wang et al. (2022), figure 2; and no last norm, since the stream is normalised already."""
+    config = make_config(norm=DeepNormConfig(), model={"num_encoder_layers": 1, "num_decoder_layers": 3})
+    model = model_of(config)
+    alphas = [{m.alpha for m in modules(stack, DeepNorm)} for stack in (model.encoder, model.decoder)]
+    assert alphas == [{init.deepnorm_constants_of_encoder(1, 3)[0]}, {init.deepnorm_constants_of_decoder(3)[0]}]
+    assert isinstance(model.encoder.norm, nn.Identity)
+    plain = model_of(make_config(norm=PostNormConfig(), model={"num_encoder_layers": 1, "num_decoder_layers": 3}))
+    for stack, beta in (
+        ("encoder", init.deepnorm_constants_of_encoder(1, 3)[1]),
+        ("decoder", init.deepnorm_constants_of_decoder(3)[1]),
+    ):
+        ours, theirs = (getattr(m, stack).blocks[0].feed_forward.down.weight for m in (model, plain))
+        assert (ours.std() / theirs.std()).item() == pytest.approx(beta, rel=0.2)
+
+
+def test_the_last_layers_are_left_out_most_often(make_config):
+    """Huang et al. (2016), equation 4; without it there is nothing to compute."""
+    model = model_of(make_config(model={"stochastic_depth": 0.4, "residual_scale": 0.5}, norm=SandwichNormConfig()))
+    for stack in (model.encoder, model.decoder):
+        branches = [block.feed_forward_residual.branch for block in stack.blocks]
+        assert [branch.drop_probability for branch in branches] == [0.2, 0.4]
+        assert {branch.scale for branch in branches} == {0.5}
+    assert all(module.branch is None for module in modules(model_of(make_config()), PreNorm))
+
+
+@pytest.mark.parametrize(
+    ("feed_forward", "width"),
+    [
+        (Relu2Config(), 100),
+        (GeluTanhConfig(), 100),
+        (GegluConfig(), 72),
+        (MoeConfig(num_experts=4, expert=Expert.relu), 32),  # a quarter, rounded up to a multiple of 8
+        (MoeConfig(num_experts=4, expert=Expert.swiglu), 24),  # a sixth
+        (MoeConfig(num_experts=4, d_ff=30), 30),
+    ],
+    ids=str,
+)
+def test_each_kind_has_about_as_many_parameters(make_config, feed_forward, width):
+    model = model_of(make_config(model={"d_ff": 100}, feed_forward=feed_forward))
+    assert {module.down.in_features for module in modules(model, FeedForward, GatedFeedForward)} == {width}
+    assert {len(module.experts) for module in modules(model, MixtureOfExperts)} == (
+        {4} if isinstance(feed_forward, MoeConfig) else set()
+    )
 
 
 def dropouts(model: Seq2Seq) -> dict[str, set[float]]:

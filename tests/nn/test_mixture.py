@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from headloom.nn.feed_forward import FeedForward
 from headloom.nn.mixture import MEANS, MixtureOfExperts, router_loss
@@ -113,3 +114,16 @@ def test_the_router_computes_in_float32_under_autocast():
     (sums,) = moe.take()
     assert out_BTD.dtype is torch.bfloat16
     assert sums.router_z.dtype is torch.float32
+
+
+def test_a_recomputed_mixture_has_the_same_gradients():
+    """B34: those of the losses of the router too, which leave the recomputed part by another way."""
+    moe, x_BTD = mixture(capacity_factor=1.0, z=0.3).train(), torch.randn(2, 5, D)
+    gradients = []
+    for recompute in (False, True):
+        moe.take()
+        out_BTD = checkpoint(moe, x_BTD, use_reentrant=False) if recompute else moe(x_BTD)
+        loss = out_BTD.square().sum() + router_loss([moe])[0]
+        gradients.append(torch.autograd.grad(loss, list(moe.parameters())))
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
