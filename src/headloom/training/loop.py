@@ -313,8 +313,9 @@ class Loop:
         self.recorded_loss = loss / interval.num_targets
         values = {
             "train/loss": self.recorded_loss,
-            "train/perplexity": math.exp(min(nll, 700.0)),
-            "train/accuracy": num_correct / interval.num_targets,
+            # A target that is no choice, such as a number, has neither.
+            **({"train/perplexity": math.exp(min(nll, 700.0))} if report.num_choices else {}),
+            **({"train/accuracy": num_correct / interval.num_targets} if report.num_choices or num_correct else {}),
             "train/learning_rate": report.learning_rate,
             "train/gradient_norm": float(report.grad_norm),
             "train/tokens_per_second": interval.num_targets / interval.elapsed_seconds,
