@@ -162,6 +162,6 @@ def test_what_is_wrong_is_said_in_one_line(trained, tmp_path, monkeypatch, argum
 def test_a_folder_without_checkpoints_and_files_that_are_none_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"holds no last\.pt: name the folder of a run"):
         average(parse(AverageConfig, [f"run={tmp_path}", "last=2"], base=tmp_path))
-    with pytest.raises(CheckpointError, match="does not exist"):
+    with pytest.raises(ConfigError, match="does not exist"):
         average(parse(AverageConfig, ["checkpoints=[/no/a.pt]", f"output={tmp_path / 'o.pt'}"], base=tmp_path))
     assert list(tmp_path.iterdir()) == []
