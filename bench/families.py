@@ -7,9 +7,10 @@ C B A, so that whatever else the machine does meets them alike. A ratio is the m
 candidate.
 
 `transformers` is no dependency of Headloom: `--peer-python` names a Python that has it and torch. Its class is
-trained as a careful user does: AdamW, clipping, no dropout, float32; its twins have memory that malloc keeps, as ours
-does, and autocast in bfloat16. The model is of one size on both sides: learned positions, pre-norm, GELU, tied output,
-a loss on every token. Ours is built from its configuration as train.py does, in the precision that it chooses here.
+trained as a careful user does: AdamW, clipping, float32; its twins have memory that malloc keeps, as ours does, and
+autocast in bfloat16. The language model is of one size on both sides: learned positions, pre-norm, GELU, tied output,
+no dropout, a loss on every token; the classifier: see families_classifier.py. Ours is built from its configuration as
+train.py does, in the precision that it chooses here.
 
 To add a family: its sizes in SIZES, its peer in `peer_step` and ours in `our_step`.
 """
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import families_classifier
 import numpy as np
 
 SIZES = {
@@ -32,9 +34,10 @@ SIZES = {
         "char": (4, 128, 4, 64, 12, 69),
         "mid": (6, 384, 6, 256, 16, 69),
         "word": (6, 384, 6, 256, 8, 8000),
-    }
+    },
+    "classifier": families_classifier.SIZES,
 }
-PEERS = {"lm": "transformers GPT-2"}
+PEERS = {"lm": "transformers GPT-2", "classifier": "transformers BERT"}
 VARIANTS = ("", ", kept memory", ", kept memory, bfloat16")
 OURS = "Headloom"
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 1e-3, (0.9, 0.99), 0.1
@@ -42,13 +45,19 @@ Step = Callable[[np.ndarray], float]
 
 
 def make_batches(family: str, size: str, num_batches: int) -> list[np.ndarray]:
-    """Random rows of ids; a model reads all but the last and predicts all but the first."""
+    """Random rows of ids; a language model reads all but the last and predicts all but the first."""
+    if family == "classifier":
+        return families_classifier.make_batches(size, num_batches)
     _, _, _, length, num_rows, vocab_size = SIZES[family][size]
     return list(np.random.default_rng(1).integers(4, vocab_size, size=(num_batches, num_rows, length + 1)))
 
 
 def peer_step(family: str, size: str, bfloat16: bool) -> Step:
     """One update of the class of transformers."""
+    if family == "classifier":
+        return families_classifier.peer_step(
+            size, bfloat16, learning_rate=LEARNING_RATE, betas=BETAS, decay=WEIGHT_DECAY
+        )
     import torch
     from torch.nn import functional as F
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -89,6 +98,10 @@ def peer_step(family: str, size: str, bfloat16: bool) -> Step:
 
 def our_step(family: str, size: str, precision: str) -> Step:
     """One update of the same model by `Trainer.train_step`."""
+    if family == "classifier":
+        return families_classifier.our_step(
+            size, precision, learning_rate=LEARNING_RATE, betas=BETAS, decay=WEIGHT_DECAY
+        )
     import torch
 
     from headloom.build_language import build_language_model, build_language_task
