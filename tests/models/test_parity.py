@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headloom.build_model import build_model
+from headloom.build_parts import Parts
 from headloom.config.schema_parts import GeluConfig, PostNormConfig, PreNormConfig, ReluConfig
+from headloom.config.schema_position import NoPositionConfig
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.loss import IGNORE, sequence_loss
@@ -141,3 +143,35 @@ def test_outputs_and_gradients_are_those_of_pytorch(make_config, norm, feed_forw
     for pair in same:
         # Sums of some hundred terms of both signs, in another order.
         torch.testing.assert_close(pair.ours.grad, pair.theirs.grad[pair.place], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("norm", [PreNormConfig(), PostNormConfig()], ids=["pre", "post"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_stack_is_the_encoder_of_pytorch(make_config, norm, causal):
+    """Of a classifier, and with a causal mask of a decoder-only model."""
+    parts = Parts(make_config(norm=norm, feed_forward=GeluConfig(), position=NoPositionConfig()))
+    make = parts.causal_stack if causal else parts.encoder
+    ours = make(nn.Embedding(V, D), num_layers=2).eval()
+    is_pre = isinstance(norm, PreNormConfig)
+    layer = nn.TransformerEncoderLayer(D, 4, 32, dropout=0.0, activation="gelu", norm_first=is_pre, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(D) if is_pre else None, enable_nested_tensor=False)
+    for block, other in zip(ours.blocks, theirs.layers, strict=True):
+        for pair in (
+            *attention_pairs(block.self_attention, other.self_attn),
+            *module_pairs(block.self_residual.norm, other.norm1),
+            *module_pairs(block.feed_forward.up, other.linear1),
+            *module_pairs(block.feed_forward.down, other.linear2),
+            *module_pairs(block.feed_forward_residual.norm, other.norm2),
+        ):
+            with torch.no_grad():
+                pair.ours.copy_(pair.theirs[pair.place].normal_(std=0.3))
+    token_BT = torch.randint(V, (2, 6))
+    allowed_BT = None if causal else torch.arange(6) < torch.tensor([[6], [4]])
+    expected_BTD = theirs(
+        ours.embedding(token_BT),
+        mask=torch.ones(6, 6, dtype=torch.bool).triu(1) if causal else None,
+        src_key_padding_mask=None if allowed_BT is None else ~allowed_BT,
+    )
+    out_BTD = ours(token_BT, allowed_BT)
+    real_BT = torch.ones(2, 6, dtype=torch.bool) if allowed_BT is None else allowed_BT
+    torch.testing.assert_close(out_BTD[real_BT], expected_BTD[real_BT])
