@@ -54,7 +54,7 @@ def documented_commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "arguments"), documented_commands())
 def test_a_documented_command_names_options_that_exist(name, arguments):
-    stand_ins = {"$checkpoint": "best.pt", "$run": "outputs/demo", "$trial": "outputs/trial", "$dropout": "0.1"}
+    stand_ins = {"$checkpoint": "best.pt", "$run": "outputs/demo", "$trial": "outputs/trial", "$half": "2"}
     values = arguments
     for variable, value in stand_ins.items():
         values = values.replace(variable, value)
