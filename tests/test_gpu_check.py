@@ -5,14 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("only", ["train, ", "recomputation"])
-def test_the_check_for_gpus_runs_on_a_cpu(only):
-    command = [str(ROOT / "bench" / "gpu_check.sh"), "--device", "cpu", "--only", only]
+def test_the_check_for_gpus_runs_on_a_cpu():
+    command = [str(ROOT / "bench" / "gpu_check.sh"), "--device", "cpu", "--only", "train, float32"]
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.split("\n")

@@ -1,6 +1,7 @@
 """One training run: its parts, put together from a configuration."""
 
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -12,9 +13,11 @@ from headloom.build_training import build_engine, build_learning_rate, build_opt
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
+from headloom.config.schema_optimizer import AdamConfig, AdamWConfig
 from headloom.config.schema_training import OnDivergence, OnScaleCollapse
 from headloom.errors import CheckpointError, ConfigError
 from headloom.insight.dashboard import Dashboard, NoDashboard
+from headloom.insight.preflight import rate_warning, size_lines, time_left
 from headloom.insight.progress import StepProgress
 from headloom.nn.kernel_report import kernel_report
 from headloom.ranks import ALONE, Ranks
@@ -118,17 +121,7 @@ class TrainingRun:
         """
         config, trainer = self.config, self.config.trainer
         first_step = 0 if self.contents is None else int(self.contents["step"])
-        num_parameters = sum(parameter.numel() for parameter in self.work.model.parameters())
-        logger.info(
-            "%s parameters on %s (%s), %d threads, seed %d, at most %d tokens a batch and %d batches an update",
-            f"{num_parameters:,}",
-            self.device,
-            "float32" if self.dtype is None else str(self.dtype).removeprefix("torch."),
-            torch.get_num_threads(),
-            config.seed,
-            trainer.max_tokens,
-            trainer.accumulation,
-        )
+        self._log_preflight()
         for line in kernel_report(self.work.model, device=self.device, dtype=self.dtype or torch.float32):
             logger.info("%s", line)
         for line in describe_groups(self.trainer.optimizer, peak=peak_rate(config)):
@@ -180,6 +173,7 @@ class TrainingRun:
             noting_interrupts() as interrupt,
         ):
             self._restart_records(first_step)
+            self.started: tuple[int, float] | None = (first_step, time.monotonic())
             headline = loop.run(interrupt)
             if interrupt.signal is None and self.trainer.step != stop_at:
                 self._average_checkpoints()
@@ -194,6 +188,32 @@ class TrainingRun:
             raise SystemExit(128 + interrupt.signal)
         return headline
 
+    def _log_preflight(self) -> None:
+        config, trainer = self.config, self.config.trainer
+        logger.info(
+            "%s (%s), %d threads, seed %d",
+            self.device,
+            "float32" if self.dtype is None else str(self.dtype).removeprefix("torch."),
+            torch.get_num_threads(),
+            config.seed,
+        )
+        parameters = list(self.work.model.parameters())
+        is_adam = isinstance(config.optimizer, AdamConfig | AdamWConfig)
+        for line in size_lines(
+            num_parameters=sum(p.numel() for p in parameters),
+            num_trained=sum(p.numel() for p in parameters if p.requires_grad),
+            states=2 if is_adam else 1,
+            averaged=self.average is not None,
+            max_tokens=trainer.max_tokens,
+            num_batches=trainer.accumulation,
+            num_ranks=self.ranks.world_size,
+        ):
+            logger.info("%s", line)
+        num_tokens = trainer.max_tokens * trainer.accumulation * self.ranks.world_size
+        warning = rate_warning(peak_rate(config), max_tokens=num_tokens) if is_adam else None
+        if warning is not None:
+            logger.warning("%s", warning)
+
     def _restart_records(self, step: int) -> None:
         """Record what follows `step` updates; what was recorded of later ones is removed."""
         self.records.close()
@@ -202,6 +222,11 @@ class TrainingRun:
 
     def _record(self, step: int, values: Mapping[str, float]) -> None:
         self.dashboard.record(step, values)
+        if self.started is not None and step > self.started[0]:
+            first_step, started_at = self.started
+            seconds = (time.monotonic() - started_at) / (step - first_step) * (self.config.trainer.max_steps - step)
+            logger.info("about %s of training to go, validations not counted", time_left(seconds))
+            self.started = None
         if self.num_graphs != (number := num_graphs()):
             self.num_graphs = number
             logger.info("compiled graphs: %d", number)

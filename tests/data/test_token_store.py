@@ -9,7 +9,7 @@ import pytest
 
 from headloom.data import token_store
 from headloom.data.text import PairList
-from headloom.data.token_store import TokenPairs, tokenize_pairs
+from headloom.data.token_store import TokenPairs, tokenize_pairs, warn_of_unknown
 from headloom.data.tokenizer import ByteTokenizer, train_tokenizer
 from headloom.errors import ConfigError, DataError
 
@@ -58,7 +58,22 @@ def test_a_pair_with_a_side_over_the_limit_is_dropped_whole_with_one_counted_war
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("train: 5 of 7 pairs are left out: 3 longer than 16 tokens")
-    assert "2 with an empty side" in record.getMessage()
+    assert record.getMessage().endswith("2 with an empty side; more than 5%: is that meant?")
+
+
+def test_text_that_the_tokenizer_does_not_know_is_noticed(tmp_path, caplog):
+    """A side at a time."""
+    known = [("abab", "abba")] * 20
+    tokenizer = train_tokenizer(
+        [text for pair in known for text in pair], kind="char", vocab_size=None, byte_fallback=False
+    )
+    with caplog.at_level(logging.WARNING):
+        warn_of_unknown(store(known, tmp_path, tokenizer=tokenizer), tokenizer, tokenizer, "train")
+        assert not caplog.messages
+        warn_of_unknown(store([("ab", "xy")], tmp_path, tokenizer=tokenizer), tokenizer, tokenizer, "train")
+    (message,) = caplog.messages
+    assert message.startswith("train: of the target tokens ")
+    assert "are unknown to the tokenizer: one with tokenizer.byte_fallback=true knows all text" in message
 
 
 def test_evaluation_pairs_are_cut_and_never_dropped(tmp_path, caplog):

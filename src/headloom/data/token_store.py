@@ -32,6 +32,11 @@ _CHUNK_CHARACTERS = 1 << 24  # ... or fewer, where lines are long
 META = "store.json"
 
 
+MANY_DROPPED = 0.05
+MANY_UNKNOWN = 0.01
+_LOOKED_AT = 1 << 20  # ids, for the share of unknown ones
+
+
 class TokenPairs:
     """Source and target ids of the pairs that are kept, memory-mapped.
 
@@ -99,6 +104,11 @@ class _MappedSide:
         start, end = self._offsets.array[checked_row(row, len(self.lengths)) :][:2].tolist()
         return self._ids.array[start:end]
 
+    def share_of(self, token: int) -> float:
+        """How large a share of the first ids it is."""
+        ids = self._ids.array[:_LOOKED_AT]
+        return float(np.count_nonzero(ids == token)) / max(1, len(ids))
+
     def load(self, rows: np.ndarray) -> Ranges:
         return self._ids.ranges(self._offsets[rows], self.lengths[rows])
 
@@ -143,11 +153,25 @@ def tokenize_pairs(
     return tokens
 
 
+def warn_of_unknown(tokens: TokenPairs, source: Tokenizer, target: Tokenizer, description: str) -> None:
+    """One warning a side whose text has pieces that its tokenizer does not know, in earnest."""
+    for name, side, tokenizer in (("source", tokens.source_side, source), ("target", tokens.target_side, target)):
+        share = side.share_of(tokenizer.unk_id)
+        if share > MANY_UNKNOWN:
+            logger.warning(
+                "%s: of the %s tokens %.1f%% are unknown to the tokenizer: one with tokenizer.byte_fallback=true "
+                "knows all text, one trained on this text most of it",
+                description, name, 100 * share,
+            )  # fmt: skip
+
+
 def _report(tokens: TokenPairs, description: str, max_length: int) -> None:
     if tokens.num_dropped:
         logger.warning(
-            "%s: %d of %d pairs are left out: %d longer than %d tokens (data.max_length), %d with an empty side",
+            "%s: %d of %d pairs are left out: %d longer than %d tokens (data.max_length), %d with an empty side%s",
             description, tokens.num_dropped, tokens.num_pairs, tokens.num_long, max_length, tokens.num_empty,
+            f"; more than {MANY_DROPPED:.0%}: is that meant?" if tokens.num_dropped > MANY_DROPPED * tokens.num_pairs
+            else "",
         )  # fmt: skip
     if tokens.num_truncated:
         logger.warning(

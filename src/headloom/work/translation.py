@@ -10,7 +10,7 @@ from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
 from headloom.config.schema import TrainConfig
 from headloom.data.batch import Batch, EvaluationBatches, TrainingBatches
-from headloom.data.token_store import tokenize_pairs
+from headloom.data.token_store import tokenize_pairs, warn_of_unknown
 from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.seq2seq import Seq2Seq
@@ -59,6 +59,7 @@ class TranslationWork:
             )
             for name, pairs in (("train", corpus.train), ("valid", corpus.valid))
         )
+        warn_of_unknown(self.train_pairs, source, target, corpus.name)
         self.train_batches = TrainingBatches(
             self.train_pairs,
             source,
