@@ -73,20 +73,24 @@ def _pass_on(
 ) -> None:
     held: list[Read[Item] | Bad] = []
     room = min(FIRST_LINES, buffer_lines)
-    try:
-        for item in arriving:
-            if item is not None:
-                held.append(item)
-            if len(held) >= room or (held and item is None):
-                writer.answer(held)
-                held = []
-                room = min(2 * room, buffer_lines)
-            if is_conversation and item is None:
-                sys.stderr.write("> ")
-                sys.stderr.flush()
-    except DataError:
-        writer.answer(held)
-        raise
+    items = iter(arriving)
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            break
+        except DataError:
+            writer.answer(held)  # the lines before the bad one
+            raise
+        if item is not None:
+            held.append(item)
+        if len(held) >= room or (held and item is None):
+            writer.answer(held)
+            held = []
+            room = min(2 * room, buffer_lines)
+        if is_conversation and item is None:
+            sys.stderr.write("> ")
+            sys.stderr.flush()
     writer.answer(held)
     if is_conversation:
         sys.stderr.write("\n")

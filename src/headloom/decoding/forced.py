@@ -18,8 +18,8 @@ ROWS_AT_ONCE = 1024  # of logits_NV: 32 MB at a vocabulary of 8,000
 def alignment_attention(model: Seq2Seq) -> MultiHeadAttention:
     """The attention to the source that says best what belongs to what: that of the last layer but one.
 
-    Garg et al. (2019), section 4.2, find it so in trained models; it is not
-    trained to align, so expect a rough alignment.
+    Garg et al. (2019) teach that layer to align, because it comes closest by
+    itself. Here nothing teaches it: expect a rough alignment.
     """
     blocks = list(model.decoder.blocks)
     attention = blocks[max(len(blocks) - 2, 0)].cross_attention

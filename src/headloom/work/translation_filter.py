@@ -48,19 +48,20 @@ class TranslationPredictor:
         return request
 
     def answer(self, items: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
-        for place, outputs in self.translator.answers(items, self.counts):
-            texts = [output.text.replace("\t", " ") for output in outputs]
-            fields = self._fields(outputs[0])
-            if self.has_n_best:
-                fields["n_best"] = [self._fields(output) for output in outputs]
-            yield (
-                place,
-                Reply(
-                    "\t".join(texts) if self.has_n_best else outputs[0].text,
-                    fields,
-                    sum(output.num_tokens for output in outputs),
-                ),
-            )
+        with self.translator.computing():  # around all batches: at its end converted weights are dropped
+            for place, outputs in self.translator.answers(items, self.counts):
+                texts = [output.text.replace("\t", " ") for output in outputs]
+                fields = self._fields(outputs[0])
+                if self.has_n_best:
+                    fields["n_best"] = [self._fields(output) for output in outputs]
+                yield (
+                    place,
+                    Reply(
+                        "\t".join(texts) if self.has_n_best else outputs[0].text,
+                        fields,
+                        sum(output.num_tokens for output in outputs),
+                    ),
+                )
 
     def finish(self) -> None:
         self.counts.report()
@@ -100,13 +101,15 @@ class PairScorer:
         return columns[0], columns[1]
 
     def answer(self, items: Sequence[tuple[str, str]]) -> Iterator[tuple[int, Reply]]:
-        for place, pieces, log_probs in self.translator.force(items, self.counts):
-            total = sum(log_probs)
-            tokens = [
-                {"piece": piece, "log_probability": log_prob} for piece, log_prob in zip(pieces, log_probs, strict=True)
-            ]
-            text = f"{total:.6f}\t{' '.join(f'{log_prob:.6f}' for log_prob in log_probs)}"
-            yield place, Reply(text, {"log_probability": total, "tokens": tokens}, len(log_probs))
+        with self.translator.computing():
+            for place, pieces, log_probs in self.translator.force(items, self.counts):
+                total = sum(log_probs)
+                tokens = [
+                    {"piece": piece, "log_probability": log_prob}
+                    for piece, log_prob in zip(pieces, log_probs, strict=True)
+                ]
+                text = f"{total:.6f}\t{' '.join(f'{log_prob:.6f}' for log_prob in log_probs)}"
+                yield place, Reply(text, {"log_probability": total, "tokens": tokens}, len(log_probs))
 
     def finish(self) -> None:
         self.counts.report()
