@@ -1,5 +1,6 @@
 """The recipes of conf/experiment reach what they promise: a few minutes each."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,18 +11,32 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("experiment", ["copy", "reverse"])
-def test_a_made_up_task_is_learned_without_a_fault(tmp_path, experiment):
-    """At least 98 of 100 unseen sequences exactly right."""
+def share_exact(folder: Path, *options: str) -> float:
+    """Train with `options`; the share of unseen sequences that the best checkpoint gets exactly right."""
     environment = {**os.environ, "PYTHONUTF8": "1"}
-    for command, *options in (
-        ("train.py", f"experiment={experiment}", "hydra.run.dir=run"),
+    for command, *arguments in (
+        ("train.py", "hydra.run.dir=run", *options),
         ("evaluate.py", "checkpoint=run/checkpoints/best.pt", "decoding=greedy", "output=scores"),
     ):
-        subprocess.run([sys.executable, str(ROOT / command), *options], cwd=tmp_path, env=environment, check=True)
+        subprocess.run([sys.executable, str(ROOT / command), *arguments], cwd=folder, env=environment, check=True)
     hypotheses, references = (
-        (tmp_path / "scores" / name).read_text(encoding="utf-8").split("\n")[:-1]
+        (folder / "scores" / name).read_text(encoding="utf-8").split("\n")[:-1]
         for name in ("hypotheses.txt", "reference.txt")
     )
-    exact = sum(one == other for one, other in zip(hypotheses, references, strict=True))
-    assert exact / len(references) >= 0.98
+    return sum(one == other for one, other in zip(hypotheses, references, strict=True)) / len(references)
+
+
+@pytest.mark.parametrize("experiment", ["copy", "reverse", "reverse_four"])
+def test_a_made_up_task_is_learned_without_a_fault(tmp_path, experiment):
+    assert share_exact(tmp_path, f"experiment={experiment}") >= 0.99
+
+
+def test_without_positions_an_order_cannot_be_turned_round(tmp_path):
+    """One guess of the 24 orders of four symbols is right by chance."""
+    assert share_exact(tmp_path, "experiment=reverse_four", "position=none") < 0.15
+
+
+def test_a_translator_learns_a_hundred_pairs_by_heart(tmp_path):
+    share_exact(tmp_path, "experiment=overfit_hundred_seq2seq")
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open(encoding="utf-8")]
+    assert [record["train/loss"] for record in records if "train/loss" in record][-1] < 0.05
