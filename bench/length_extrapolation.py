@@ -135,12 +135,12 @@ position of the character in its row:
 
 ![loss by position](length_extrapolation.png)
 
-A scheme that extrapolates stays level behind position {TRAINED}; one that makes use of the longer row falls. Where the
-positions of a trained model are stretched (`rope, ...` and `learned, interpolated`, the options of `position.` that
-evaluate.py and translate.py take), the factor is {FACTOR:.0f} and nothing is trained anew: `linear`, `yarn` and the
-interpolated table are published with a short training at the new length (Chen et al. 2023; Peng et al. 2023), which they
-miss here. `dynamic_ntk` grows with the position instead, so that the first {TRAINED} are read as they were trained. One
-run each, one seed: differences below about 0.02 say nothing.
+A scheme that extrapolates stays level behind position {TRAINED}; one that makes use of the longer row falls. Where
+the positions of a trained model are stretched (`rope, ...` and `learned, interpolated`, the options of `position.`
+that evaluate.py and translate.py take), the factor is {FACTOR:.0f} and nothing is trained anew: `linear`, `yarn` and
+the interpolated table are published with a short training at the new length (Chen et al. 2023; Peng et al. 2023),
+which they miss here. `dynamic_ntk` grows with the position instead, so that the first {TRAINED} are read as they were
+trained. One run each, one seed: differences below about 0.02 say nothing.
 """
 
 
