@@ -44,6 +44,9 @@ COLLAPSES_TO = {
     OnScaleCollapse.float32: torch.float32,
 }
 
+ECHO_SECONDS = 3.0
+"""In which torchrun passes a signal on that its ranks may have got already."""
+
 
 class TrainingRun:
     """Everything a run needs, from a configuration; `run` trains."""
@@ -170,7 +173,7 @@ class TrainingRun:
         with (
             ExitStack() as self.records,
             StepProgress(first_step=first_step, max_steps=trainer.max_steps) as progress,
-            noting_interrupts() as interrupt,
+            noting_interrupts(echo_seconds=ECHO_SECONDS if self.ranks.world_size > 1 else 0.0) as interrupt,
         ):
             self._restart_records(first_step)
             self.started: tuple[int, float] | None = (first_step, time.monotonic())

@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -31,6 +32,17 @@ def test_a_warning_may_come_twice_and_before_the_signal_that_ends():
         for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
             os.kill(os.getpid(), number)
             assert interrupt.signal is signal.SIGUSR1
+
+
+def test_the_echo_of_a_launcher_is_no_second_signal():
+    """torchrun sends its ranks the Ctrl-C that the terminal has sent them."""
+    with noting_interrupts(echo_seconds=0.2) as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.signal is signal.SIGINT
+        time.sleep(0.25)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_handlers_are_put_back_whatever_happened():
