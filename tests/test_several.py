@@ -56,14 +56,13 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_bytes().split(b"\n")[:-1]]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_several_processes_leave_the_folder_and_the_numbers_of_one(tmp_path, world_size):
+def test_several_processes_leave_the_folder_and_the_numbers_of_one(tmp_path):
     """B93, B98, B101, B102: three batches an update, five validation pairs; the folder is drawn once."""
     options = ["trainer.accumulation=3", "model.dropout=0", "optimizer.epsilon=0.01"]
     (alone,) = started(1, tmp_path, *options, "hydra.run.dir=alone")
     assert alone[0] == 0, alone[1]
-    results = started(world_size, tmp_path, *options)
-    assert [status for status, _ in results] == [0] * world_size, results
+    results = started(2, tmp_path, *options)
+    assert [status for status, _ in results] == [0, 0], results
     (run_dir,) = (tmp_path / "outputs").glob("*/*")
     names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
     assert {name for name in names if not name.startswith("tensorboard/")} == {

@@ -12,7 +12,6 @@ from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
-from headloom.errors import ConfigError
 from headloom.ranks import ALONE, Ranks
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
@@ -39,8 +38,6 @@ def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
         case Check.none:
             with ranks.watching():
                 return TrainingRun(config, run_dir, ranks).run()
-        case Check.lr if ranks.world_size > 1:
-            raise ConfigError("check=lr is done by one process: start it without torchrun")
         case Check.lr:
             from headloom.checks import find_learning_rate
 

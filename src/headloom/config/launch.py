@@ -97,8 +97,7 @@ def run_jobs(work: Callable[..., float], *, name: str, conf: Path) -> int:
                 section = "sweep" if checked.is_sweep else "run"
                 folder = jobs.base / checked.hydra.hydra[section].dir
                 if several.num_processes() > 1:
-                    if checked.is_sweep:
-                        raise ConfigError("-m cannot be used under torchrun: start torchrun once for each job")
+                    several.refuse_what_is_for_one(checked.configs[0], is_sweep=checked.is_sweep)
                     with several.joined_ranks(checked.configs[0], folder) as place:
                         jobs.work = partial(work, ranks=place.ranks)
                         if place.ranks.is_first:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headloom.config.overrides import quoted
-from headloom.config.schema import TrainConfig
+from headloom.config.schema import Check, TrainConfig
 from headloom.config.strict import check_can_be_written, refuse_used_folder
 from headloom.errors import ConfigError
 
@@ -44,6 +44,18 @@ def say_of_this_rank(name: str, message: str) -> None:
         time.sleep(SECONDS_FOR_RANK_0)
         name = f"{name} (rank {own_rank()})"
     sys.stderr.write(f"{name}: {message}\n")
+
+
+def refuse_what_is_for_one(config: TrainConfig, *, is_sweep: bool) -> None:
+    """A sweep or a check is no training of several processes.
+
+    Raises:
+        ConfigError: it is one of these.
+    """
+    if is_sweep:
+        raise ConfigError("-m cannot be used under torchrun: start torchrun once for each job")
+    if config.check is not Check.none:
+        raise ConfigError(f"check={config.check.name} is done by one process: start it without torchrun")
 
 
 @dataclass(frozen=True)
