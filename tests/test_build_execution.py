@@ -1,5 +1,7 @@
 """How a model is executed changes how it is computed, and nothing that is saved."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -45,3 +47,14 @@ def test_a_run_that_computes_activations_again_is_the_same_run(make_config, tmp_
     weights = [load_checkpoint(tmp_path / name / "checkpoints" / "last.pt")["model"] for name in ("plain", "again")]
     assert list(weights[0]) == list(weights[1])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_budget_that_is_found_is_the_runs_from_then_on(make_config, tmp_path):
+    """On a CPU it is the default; a resumed run takes the one it has."""
+    config = make_config(tmp_path / "data", trainer={"max_tokens": "auto", "max_steps": 1})
+    run.train(config, tmp_path / "run")
+    last = tmp_path / "run" / "checkpoints" / "last.pt"
+    assert load_checkpoint(last)["config"]["trainer"]["max_tokens"] == 4096
+    longer = replace(config, trainer=replace(config.trainer, max_steps=2), resume="auto")
+    run.train(longer, tmp_path / "run")
+    assert load_checkpoint(last)["step"] == 2

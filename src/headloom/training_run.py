@@ -1,9 +1,11 @@
 """One training run: its parts, put together from a configuration."""
 
+import gc
 import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_optimizer import AdamConfig, AdamWConfig
-from headloom.config.schema_training import OnDivergence, OnScaleCollapse
+from headloom.config.schema_training import AUTO, DEFAULT_MAX_TOKENS, OnDivergence, OnScaleCollapse
 from headloom.errors import CheckpointError, ConfigError
 from headloom.insight.dashboard import Dashboard, NoDashboard
 from headloom.insight.preflight import rate_warning, size_lines, time_left
@@ -29,6 +31,7 @@ from headloom.training.compilation import num_graphs
 from headloom.training.guard import Guard
 from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
+from headloom.training.memory_probe import probe
 from headloom.training.optim import describe_groups
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.training.random_state import restore_rank, seed_everything, seed_rank
@@ -37,6 +40,9 @@ from headloom.training.trainer import Trainer
 from headloom.work.families import start_work
 
 logger = logging.getLogger(__name__)
+
+NUM_PROBED = 64
+"""Batches among which the widest rows are looked for."""
 
 COLLAPSES_TO = {
     OnScaleCollapse.stop: None,
@@ -73,10 +79,30 @@ class TrainingRun:
                 raise CheckpointError(
                     f"{self.resumed_from} is an average of checkpoints, which nothing goes on from: resume from last.pt"
                 )
+            if config.trainer.max_tokens == AUTO:
+                self._take_max_tokens(self.contents["config"]["trainer"]["max_tokens"])
             before = saved.to_plain(saved.from_plain(self.contents["config"]))  # with what was added since then
-            check_resumed(before, saved.to_plain(config))
+            check_resumed(before, saved.to_plain(self.config))
+        elif config.trainer.max_tokens == AUTO:
+            self._take_max_tokens(DEFAULT_MAX_TOKENS)
+            if self.device.type == "cuda":
+                self._take_max_tokens(self._measured_max_tokens())
         self._start_work()
         self._build()
+
+    def _take_max_tokens(self, number: int) -> None:
+        self.config = replace(self.config, trainer=replace(self.config.trainer, max_tokens=number))
+
+    def _measured_max_tokens(self) -> int:
+        """What fits on the GPU: the fewest of all ranks. The model it is measured with is thrown away."""
+        self._start_work()
+        self._build()
+        batches = [next(self.work.train_batches) for _ in range(NUM_PROBED)]
+        found = probe(self.trainer, batches)
+        del self.trainer, self.work, self.average
+        gc.collect()
+        torch.cuda.empty_cache()
+        return -self.ranks.all_max(-found)
 
     def _start_work(self) -> None:
         with self.ranks.first_goes_first():

@@ -8,7 +8,7 @@ import resource, torch
 from headloom.nn.loss import CHUNK_LOGITS, sequence_loss
 
 torch.set_num_threads(1)
-V, N, D = 64_000, 8_192, 256
+V, N, D = 64_000, 8_192, 64
 hidden, weight = torch.randn(16, N // 16, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
 target = torch.randint(V, (16, N // 16))
 small = sequence_loss(hidden[:, :1], target[:, :1], weight, label_smoothing=0.1)

@@ -28,6 +28,8 @@ PLURALS = {str: "texts", Path: "paths", float: "numbers"}
 
 def takes(annotation: Any) -> str:
     """The values of an option in words: 'a whole number or null', 'layer or rms'."""
+    if annotation is Any:
+        return "a whole number or auto"
     if get_origin(annotation) in (Union, types.UnionType):
         words = [takes(part) for part in get_args(annotation) if part is not type(None)]
         return " or ".join([*words, "null"])

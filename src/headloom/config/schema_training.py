@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from headloom.config import rules
 from headloom.errors import ConfigError
+
+AUTO = "auto"
+DEFAULT_MAX_TOKENS = 4096
 
 
 class Device(Enum):
@@ -59,8 +63,9 @@ class TrainerConfig:
     """Where it computes: auto (a GPU when there is one), cpu or cuda."""
     max_steps: int = 10000
     """Updates of the weights in the whole run."""
-    max_tokens: int = 4096
-    """Most tokens of a batch: rows times the longest padded side."""
+    max_tokens: Any = 4096
+    """Most tokens of a batch: rows times the longest padded side. auto: as many as fit on the GPU, measured on the
+    longest rows before the first update; 4096 on a CPU."""
     accumulation: int = 1
     """Batches an update, of all processes together; the update is the one of a single batch of all their pairs."""
     engine: Engine = Engine.ddp
@@ -119,7 +124,11 @@ class TrainerConfig:
     """CPU threads. null: what PyTorch takes."""
 
     def __post_init__(self) -> None:
-        for option in ("max_steps", "max_tokens", "accumulation", "evaluate_every", "save_every", "log_every"):
+        if self.max_tokens != AUTO and type(self.max_tokens) is not int:
+            raise ConfigError(f"trainer.max_tokens={self.max_tokens} is not known: set it to a whole number or auto")
+        if self.max_tokens != AUTO:
+            rules.at_least("trainer.max_tokens", self.max_tokens, 1)
+        for option in ("max_steps", "accumulation", "evaluate_every", "save_every", "log_every"):
             rules.at_least(f"trainer.{option}", getattr(self, option), 1)
         for option in ("patience", "pad_to_multiple", "num_threads"):
             rules.at_least(f"trainer.{option}", getattr(self, option), 1)

@@ -92,6 +92,8 @@ class Trainer:
         self.num_skipped = 0
         self.num_halved = 0
         """Batches that did not fit in memory and were taken in halves."""
+        self.splits = True
+        """Whether such batches are taken in halves."""
         self.has_collapsed = False
         self.max_loss = math.inf
         """An update whose loss, in nats per target, is above this is refused. Finite only where the trainer waits."""
@@ -182,7 +184,7 @@ class Trainer:
             try:
                 self._add(batch, report)
             except torch.OutOfMemoryError:
-                if not batch.halves():
+                if not (self.splits and batch.halves()):
                     raise
                 return number
         return None
