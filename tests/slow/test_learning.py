@@ -40,3 +40,26 @@ def test_a_translator_learns_a_hundred_pairs_by_heart(tmp_path):
     share_exact(tmp_path, "experiment=overfit_hundred_seq2seq")
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open(encoding="utf-8")]
     assert [record["train/loss"] for record in records if "train/loss" in record][-1] < 0.05
+
+
+@pytest.mark.parametrize(
+    ("experiment", "step", "least"),
+    [("contains_five", 785, 0.98), ("contains_five", 1570, 0.999), ("two_big_neighbours", 628, 0.99)],
+)
+def test_a_question_about_digits_is_answered(tmp_path, experiment, step, least):
+    """Of 5,000 unseen rows; a pass over the training rows is 157 steps."""
+    records = trained_records(tmp_path, f"experiment={experiment}", f"trainer.max_steps={step}")
+    (accuracy,) = (record["valid/accuracy"] for record in records if record["step"] == step and "valid/loss" in record)
+    assert accuracy >= least
+
+
+def test_a_classifier_learns_a_hundred_rows_by_heart(tmp_path):
+    records = trained_records(tmp_path, "experiment=overfit_hundred_classifier")
+    assert [record["train/loss"] for record in records if "train/loss" in record][-1] < 0.05
+
+
+def trained_records(folder, *options):
+    """The records of a run with these options."""
+    command = [sys.executable, str(ROOT / "train.py"), *options, "hydra.run.dir=run"]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONUTF8": "1"}, check=True)
+    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_bytes().split(b"\n")[:-1]]
