@@ -79,6 +79,13 @@ def _zero_bias(module: nn.Linear) -> None:
         nn.init.zeros_(module.bias)
 
 
+DRAWING = frozenset(
+    {Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_}
+    | {nn.init.trunc_normal_, nn.init.xavier_uniform_}
+)
+"""Those of nn.init hand themselves over before they call a tensor's method, unseen by then."""
+
+
 class NothingDrawn(TorchFunctionMode):
     """A block in which no initial weight is drawn: of models whose weights are loaded next, all of them.
 
@@ -88,6 +95,6 @@ class NothingDrawn(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in (Tensor.normal_, Tensor.uniform_):
-            return args[0]
+        if func in DRAWING:
+            return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
