@@ -62,7 +62,8 @@ class TrainerConfig:
     device: Device = Device.auto
     """Where it computes: auto (a GPU when there is one), cpu or cuda."""
     max_steps: int = 10000
-    """Updates of the weights in the whole run."""
+    """Updates of the weights in the whole run. A resumed run may raise it: a schedule that ends with it (cosine,
+    linear, wsd) is computed anew for the later end, and the rate goes over to the new curve where the run goes on."""
     max_tokens: Any = 4096
     """Most tokens of a batch: rows times the longest padded side. auto: as many as fit on the GPU, measured on the
     longest rows before the first update; 4096 on a CPU."""
