@@ -226,6 +226,8 @@ class TrainingRun:
             torch.get_num_threads(),
             config.seed,
         )
+        if self.ranks.world_size > 1:
+            logger.info("%d ranks (%s)", self.ranks.world_size, trainer.engine.name)
         parameters = list(self.work.model.parameters())
         is_adam = isinstance(config.optimizer, AdamConfig | AdamWConfig)
         for line in size_lines(
@@ -235,10 +237,9 @@ class TrainingRun:
             averaged=self.average is not None,
             max_tokens=trainer.max_tokens,
             num_batches=trainer.accumulation,
-            num_ranks=self.ranks.world_size,
         ):
             logger.info("%s", line)
-        num_tokens = trainer.max_tokens * trainer.accumulation * self.ranks.world_size
+        num_tokens = trainer.max_tokens * trainer.accumulation  # batches of all ranks together
         warning = rate_warning(peak_rate(config), max_tokens=num_tokens) if is_adam else None
         if warning is not None:
             logger.warning("%s", warning)

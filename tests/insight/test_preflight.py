@@ -12,11 +12,10 @@ def test_the_table_has_tokens_parameters_and_memory():
             averaged=True,
             max_tokens=4096,
             num_batches=2,
-            num_ranks=3,
         )
     )
     assert lines[0].endswith("1,000,000")
-    assert "24,576 at most" in lines[1]
+    assert "8,192 at most" in lines[1]
     assert "19 MiB for weights, gradients and optimizer" in lines[2]  # 5 numbers of 4 bytes
 
 

@@ -16,12 +16,14 @@ def size_lines(
     averaged: bool,
     max_tokens: int,
     num_batches: int,
-    num_ranks: int,
 ) -> Iterator[str]:
-    """The table. `states`: float32 numbers that the optimizer keeps for each trained parameter."""
+    """The table. `states`: float32 numbers that the optimizer keeps for each trained parameter.
+
+    `num_batches` are those of an update, of all ranks together.
+    """
     kept = 4 * (num_parameters + num_trained * (1 + states) + (num_trained if averaged else 0))
     yield f"parameters        {num_parameters:>14,}"
-    yield f"tokens an update  {max_tokens * num_batches * num_ranks:>14,} at most, padding counted"
+    yield f"tokens an update  {max_tokens * num_batches:>14,} at most, padding counted"
     yield f"memory            {kept / 2**20:>14,.0f} MiB for weights, gradients and optimizer; activations come on top"
 
 
