@@ -47,7 +47,7 @@ def documented_commands() -> list[tuple[str, str]]:
     found = []
     for document in DOCUMENTS:
         text = (ROOT / document).read_text(encoding="utf-8").replace("\\\n", " ")
-        found += re.findall(r"(?:python|\"\$python\"|\$python) (train|evaluate|translate)\.py ?([^\n`|<)]*)", text)
+        found += re.findall(r"(?:python|\"\$python\"|\$python) (train|evaluate|translate)\.py ?([^\n`|<)#]*)", text)
     assert len(found) > 8
     return found
 
