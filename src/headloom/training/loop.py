@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn, Protocol, Self, assert_never
 
 import torch
-from torch import Tensor
 
 from headloom.errors import TrainingDiverged
 from headloom.ranks import Ranks
@@ -18,6 +17,7 @@ from headloom.training.diagnosis import explain
 from headloom.training.engine import CountedBatch
 from headloom.training.guard import MAX_ROLLBACKS, Guard, OnDivergence, Trouble
 from headloom.training.interrupt import Interrupt
+from headloom.training.interval import Best, Interval
 from headloom.training.random_state import random_state
 from headloom.training.schedule import Plateau
 from headloom.training.trainer import StepReport, Trainer
@@ -40,40 +40,6 @@ class Batches(Protocol):
     def state(self) -> dict[str, int]: ...
 
     def load_state(self, state: Mapping[str, int]) -> None: ...
-
-
-@dataclass
-class Interval:
-    """Sums since the last record. They are part of a checkpoint, so that a resumed run records the same numbers.
-
-    Those that the device computes stay there until `read`, so that no update waits for the one before.
-    """
-
-    loss: float | Tensor = 0.0
-    nll: float | Tensor = 0.0
-    num_correct: int | Tensor = 0
-    num_targets: int = 0
-    num_steps: int = 0
-    data_wait_seconds: float = 0.0
-    elapsed_seconds: float = 0.0
-    means: dict[str, Any] = field(default_factory=dict)
-    """Sum and count by name: see `StepReport.means`."""
-
-    def read(self) -> tuple[float, float, int]:
-        """loss, nll and num_correct as plain numbers."""
-        self.means = {name: torch.as_tensor(pair).tolist() for name, pair in self.means.items()}
-        self.loss, self.nll, self.num_correct = float(self.loss), float(self.nll), int(self.num_correct)
-        return self.loss, self.nll, self.num_correct
-
-
-@dataclass
-class Best:
-    """The best validation so far, its headline and loss. `num_worse` validations followed it."""
-
-    headline: float | None = None
-    loss: float | None = None
-    step: int = 0
-    num_worse: int = 0
 
 
 @dataclass
