@@ -2,6 +2,8 @@
 
 import logging
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,10 @@ from headloom.training.checkpoint import load_checkpoint
 from headloom.training.guard import Guard, OnDivergence
 from headloom.training.interrupt import Interrupt
 from headloom.training.optim import adam
+from headloom.training.replicated import Replicated
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from ranks_in_forks import on_ranks
 
 
 @pytest.fixture
@@ -87,6 +93,22 @@ def test_a_run_does_not_skip_for_ever(make_loop, make_adam_trainer):
     with pytest.raises(TrainingDiverged, match=r"the weight decoder\.norm\.weight is not finite; there is no"):
         loop.run(Interrupt())
     assert loop.batches.number == module.MAX_SKIPPED + 1
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_ranks_whose_updates_are_all_refused_end(make_loop, make_adam_trainer, policy):
+    """Far from any step that is recorded or saved, too, which they would never reach."""
+
+    def train(ranks):
+        trainer = make_adam_trainer()
+        trainer.engine = Replicated(trainer.model, device=torch.device("cpu"), ranks=ranks)
+        with torch.no_grad():
+            trainer.model.decoder.norm.weight[0] = math.nan
+        loop = make_loop(trainer=trainer, policy=policy, log_every=100, max_steps=100)
+        loop.run(Interrupt())
+
+    for error in on_ranks(2, train):
+        assert isinstance(error, TrainingDiverged)
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -106,7 +106,8 @@ class Loop:
             random = self.guard.before_update()
             report = self.trainer.train_step(batches, with_layers=is_recorded)
             self.guard.watch(step - 1, report, batches, random)
-            trouble = self.guard.trouble(wait=is_recorded or is_validated or is_numbered)
+            # A refused update is no step: no later one would bring the step at which ranks look.
+            trouble = self.guard.trouble(wait=is_recorded or is_validated or is_numbered or report.diverged)
             if trouble is not None:
                 self._meet(trouble)
                 continue
