@@ -182,7 +182,10 @@ class Losses:
 
 @pytest.fixture
 def losses(make_trainer, make_batch):
-    trainer = make_trainer()
+    return make_losses(make_trainer(), make_batch)
+
+
+def make_losses(trainer, make_batch):
     plain = trainer.train_step([make_batch([3])])
 
     def report(total):
@@ -243,8 +246,23 @@ def test_a_perplexity_that_guessing_would_beat_ends_the_run_after_a_time(losses,
     assert found[0] == "30: perplexity 120, where guessing has 100"
 
 
-def test_a_guard_that_waits_for_nothing_reads_no_loss(losses, caplog):
+def test_what_a_waiting_guard_does_does_not_depend_on_how_often_the_run_is_recorded(losses):
+    """B33, B70: the limit of an update is the same whether the run has just been saved or validated, or has not."""
+    limits = []
+    for every in (1, 1000):
+        guard = Guard(losses.trainer, OnDivergence.skip, spike_deviations=10.0)
+        limits.append([])
+        for step, loss in enumerate(noisy(3.0, 80)):
+            report = losses.report(torch.tensor(loss * 3, dtype=torch.float64))
+            guard.watch(step, report, [losses.batch], guard.before_update())
+            limits[-1].append(losses.trainer.max_loss)
+            assert guard.trouble(wait=step % every == 0) is None
+    assert limits[0] == limits[1]
+
+
+def test_a_guard_that_waits_for_nothing_reads_no_loss(make_adam_trainer, make_batch, caplog):
     """B104: losses of an interval are read together, when they are recorded."""
+    losses = make_losses(make_adam_trainer(waits=False), make_batch)
     guard = Guard(losses.trainer, OnDivergence.stop, spike_deviations=10.0)
     for step in range(5):
         report = losses.report(torch.tensor(9.0, dtype=torch.float64))

@@ -84,6 +84,10 @@ class Guard:
         self._num_skipped = 0
         self._unknown: deque[Watched] = deque()
         self._unread: list[Watched] = []
+        # Of the updates that were read since a perplexity was last looked at.
+        self._newest: Watched | None = None
+        self._nll = 0.0
+        self._num_targets = 0
 
     def before_update(self) -> tuple[Tensor, Tensor | None]:
         """What `watch` wants to know: the state of the generators that the model draws from."""
@@ -107,30 +111,45 @@ class Guard:
         """The first thing that went wrong, as far as is known. With `wait` all is known, and losses are looked at.
 
         Of several ranks one may know earlier than another, and they must act alike: those learn it with `wait`.
+
+        A trainer that waits has its losses looked at in every update: the limit for the next one, and the update at
+        which a spike is met, are then the same however often the run is recorded, validated, saved or stopped.
         """
         ranks = self._trainer.engine.ranks
-        if ranks.world_size > 1 and not wait:
+        reads = wait or self._trainer.waits
+        if ranks.world_size > 1 and not reads:
             return None
-        while self._unknown and (wait or self._unknown[0].is_finite.is_known()):
+        while self._unknown and (reads or self._unknown[0].is_finite.is_known()):
             watched = self._unknown.popleft()
             if watched.report.diverged or not watched.is_finite.value():
                 self._unread.clear()
                 return Trouble(_numbers(watched.report), watched, can_go_on=True)
             # The batches are not needed any more; the loss is, and read with those of others at once.
             self._unread.append(watched)
-        if not wait or not self._unread:
+        if not reads:
             return None
         unread, self._unread = self._unread, []
-        sums = torch.stack([torch.stack((w.report.loss, w.report.nll)) for w in unread]).tolist()
-        for watched, (loss, _) in zip(unread, sums, strict=True):
+        sums = torch.stack([torch.stack((w.report.loss, w.report.nll)) for w in unread]).tolist() if unread else []
+        for watched, (loss, nll) in zip(unread, sums, strict=True):
+            self._nll += nll
+            self._num_targets += watched.report.num_targets
+            self._newest = watched
             if self._is_spike(loss / watched.report.num_targets):
                 return Trouble(f"{SPIKE_UPDATES} losses in a row far above the others", watched, can_go_on=True)
-        nll = math.fsum(nll for _, nll in sums) / sum(watched.report.num_targets for watched in unread)
-        num_choices = ranks.all_max(unread[-1].report.num_choices)  # a rank without a batch knows none
-        if unread[-1].step >= GRACE_STEPS and num_choices and nll > math.log(GUESSING_MARGIN * num_choices):
-            what = f"perplexity {math.exp(min(nll, 700.0)):.4g}, where guessing has {num_choices}"
-            return Trouble(what, unread[-1], can_go_on=False)
-        return None
+        return self._worse_than_guessing() if wait else None
+
+    def _worse_than_guessing(self) -> Trouble | None:
+        """Looked at for all updates since the last look together: a single one may be hard."""
+        newest, self._newest = self._newest, None
+        if newest is None:
+            return None
+        nll, self._nll = self._nll / self._num_targets, 0.0
+        self._num_targets = 0
+        num_choices = self._trainer.engine.ranks.all_max(newest.report.num_choices)  # a rank without a batch knows none
+        if newest.step < GRACE_STEPS or not num_choices or nll <= math.log(GUESSING_MARGIN * num_choices):
+            return None
+        what = f"perplexity {math.exp(min(nll, 700.0)):.4g}, where guessing has {num_choices}"
+        return Trouble(what, newest, can_go_on=False)
 
     def may_skip(self) -> bool:
         """Count an update that is left out; False where there were too many in a row."""
@@ -144,6 +163,7 @@ class Guard:
         self.num_rollbacks = num_rollbacks
         self._unknown.clear()
         self._unread.clear()
+        self._newest, self._nll, self._num_targets = None, 0.0, 0
 
     def state(self) -> dict[str, Any]:
         """What the guard knows, when everything has been read."""
