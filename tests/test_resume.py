@@ -18,7 +18,7 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import TsvConfig
 from headloom.config.schema_optimizer import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SgdConfig
 from headloom.config.schema_schedule import ConstantConfig, CosineConfig
-from headloom.config.schema_text import BpeConfig
+from headloom.config.schema_text import BpeConfig, SamplingDecay, TranslationConfig
 from headloom.config.schema_training import Precision
 from headloom.errors import CheckpointError, ConfigError
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
@@ -33,9 +33,13 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(make_config, folder) -> TrainConfig:
-    """All that draws random numbers or keeps a state: dropout, BPE-dropout, accumulation, averages, a schedule."""
+    """All that draws random numbers or keeps a state: dropout, BPE-dropout, accumulation, averages, a schedule, own
+    predictions that are read."""
     return make_config(
         folder / "data",
+        task=TranslationConfig(
+            r_drop=1.0, scheduled_sampling=0.5, sampling_decay=SamplingDecay.linear, sampling_steps=8
+        ),
         model={"dropout": 0.1},
         tokenizer=BpeConfig(vocab_size=60, byte_fallback=False, dropout=0.3),
         data={"num_symbols": 100},

@@ -19,10 +19,14 @@ from headloom.data.text import Corpus, TextPairs, evenly_spread
 from headloom.data.tokenizer import ByteTokenizer, load_tokenizer, tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
+from headloom.tasks.scheduled_sampling import Decay, ScheduledSampling
 from headloom.tasks.translation import TranslationTask
 
 MAX_TOKENIZER_PAIRS = 2_000_000
 """Pairs a tokenizer is trained on; of a larger corpus as many at equal distances."""
+
+RUN_OPTIONS = ("dropout", "sampling_alpha", "sampled_side")
+"""Options of a tokenizer that say how a run uses it: what it learns of text does not depend on them."""
 
 
 def build_corpus(config: schema_data.DataConfig) -> Corpus:
@@ -139,7 +143,7 @@ def _given_or_trained(
 
 
 def _trained(config: schema_text.TokenizerConfig, train: TextPairs, folder: Path, *, side: int | None) -> Tokenizer:
-    options = {name: value for name, value in to_plain(config).items() if name not in ("dropout", "sampling_alpha")}
+    options = {name: value for name, value in to_plain(config).items() if name not in RUN_OPTIONS}
     content = json.dumps([1, train.fingerprint, options, side, MAX_TOKENIZER_PAIRS])
     path = folder / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:32]}.model"
     if not path.exists():
@@ -177,6 +181,17 @@ def _sampling(config: schema_text.TokenizerConfig) -> float:
             return 0.0
 
 
+def sampled_sides(config: schema_text.TokenizerConfig) -> tuple[bool, bool]:
+    """Whether segmentations of the source, and of the target, are drawn where the tokenizer samples."""
+    side = config.sampled_side if isinstance(config, schema_text.SubwordConfig) else schema_text.SampledSide.both
+    return side is not schema_text.SampledSide.target, side is not schema_text.SampledSide.source
+
+
+def taken_tokenizer(state: dict[str, Any], config: schema_text.TokenizerConfig) -> Tokenizer:
+    """The tokenizer of another run's checkpoint, which samples as `config` says."""
+    return tokenizer_from_state({**state, "sampling": _sampling(config)})
+
+
 def saved_tokenizers(states: dict[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """Source and target tokenizer of a checkpoint; a joint one is stored once."""
     source = tokenizer_from_state(states["source"])
@@ -186,6 +201,18 @@ def saved_tokenizers(states: dict[str, Any]) -> tuple[Tokenizer, Tokenizer]:
 def build_task(config: schema_text.TaskConfig) -> TranslationTask:
     match config:
         case schema_text.TranslationConfig():
-            return TranslationTask(label_smoothing=config.label_smoothing, headline=config.headline.name)
+            sampling = None
+            if config.scheduled_sampling > 0:
+                sampling = ScheduledSampling(
+                    probability=config.scheduled_sampling,
+                    decay=Decay[config.sampling_decay.name],
+                    num_steps=config.sampling_steps,
+                )
+            return TranslationTask(
+                label_smoothing=config.label_smoothing,
+                headline=config.headline.name,
+                r_drop=config.r_drop,
+                sampling=sampling,
+            )
         case _:
             raise AssertionError(config)

@@ -9,6 +9,7 @@ from typing import assert_never
 import torch
 from torch import nn
 
+from headloom.build import RUN_OPTIONS
 from headloom.build_decoding import build_search
 from headloom.build_parts import Parts
 from headloom.config import rules, schema_decoding, schema_text
@@ -91,7 +92,7 @@ def build_running_text_tokenizer(config: schema_text.TokenizerConfig, text: Runn
 
 
 def _trained(config: schema_text.CharConfig | schema_text.SubwordConfig, text: RunningText, folder: Path) -> Tokenizer:
-    options = {name: value for name, value in to_plain(config).items() if name not in ("dropout", "sampling_alpha")}
+    options = {name: value for name, value in to_plain(config).items() if name not in RUN_OPTIONS}
     content = json.dumps(["running text", 1, text.fingerprint, options, MAX_TOKENIZER_CHARACTERS])
     path = folder / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:32]}.model"
     if not path.exists():

@@ -38,6 +38,7 @@ from headloom.training.random_state import restore_rank, seed_everything, seed_r
 from headloom.training.schedule import Plateau
 from headloom.training.trainer import Trainer
 from headloom.work.families import start_work
+from headloom.work.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,9 @@ class TrainingRun:
         self.dtype = autocast_dtype(trainer.precision.name, self.device)
         self.resumed_from = ranks.first_does(lambda: _resume_path(config.resume, run_dir))
         self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
+        self.warm = None
+        if self.contents is None and config.warm_start is not None:
+            self.warm = WarmStart(config.warm_start)
         if self.contents is not None:
             if "optimizer" not in self.contents:
                 raise CheckpointError(
@@ -89,6 +93,7 @@ class TrainingRun:
                 self._take_max_tokens(self._measured_max_tokens())
         self._start_work()
         self._build()
+        self.warm = None  # it holds a copy of the weights
 
     def _take_max_tokens(self, number: int) -> None:
         self.config = replace(self.config, trainer=replace(self.config.trainer, max_tokens=number))
@@ -106,7 +111,7 @@ class TrainingRun:
 
     def _start_work(self) -> None:
         with self.ranks.first_goes_first():
-            self.work = start_work(self.config, self.contents)
+            self.work = start_work(self.config, self.contents, self.warm)
         if self.contents is not None and self.contents["corpus"] != self.work.corpus_fingerprint:
             raise CheckpointError(
                 f"the training data is not that which {self.resumed_from} was trained on: "
@@ -122,6 +127,8 @@ class TrainingRun:
         if self.contents is not None:
             assert self.resumed_from is not None
             load_weights(model, self.contents["model"], path=self.resumed_from)
+        if self.warm is not None:
+            self.warm.fill(model, config)
         prepare_execution(model, trainer, device=self.device, dtype=self.dtype)
         self.num_graphs = num_graphs()
         engine = build_engine(trainer, model, device=self.device, ranks=self.ranks)

@@ -12,6 +12,7 @@ OLD = {
     "trainer": {"max_steps": 10, "max_tokens": 100},
     "seed": 1,
     "resume": "never",
+    "warm_start": None,
 }
 
 
@@ -40,7 +41,7 @@ def test_what_the_weights_or_the_place_in_the_data_rest_on_cannot_change(caplog,
 def test_other_options_are_taken_and_named(caplog, option, value):
     """B64, B67: data may have moved."""
     with caplog.at_level(logging.INFO):
-        check_resumed(OLD, changed("resume", "auto", changed(option, value)))
+        check_resumed(OLD, changed("warm_start", "best.pt", changed("resume", "auto", changed(option, value))))
     section, name = option.split(".")
     assert caplog.messages == [f"resumed with another {option}={value} (was {OLD[section][name]}): taken"]
 

@@ -187,3 +187,20 @@ def test_lf_and_crlf_files_give_the_same_ids(tmp_path):
         )
         batches.append(next(TrainingBatches(tokens, tokenizer, tokenizer, max_tokens=100, seed=1)))
     assert equal(*batches)
+
+
+@pytest.mark.parametrize("sides", [(True, False), (False, True)])
+def test_one_side_alone_can_be_sampled(tmp_path, sides):
+    """The other has its plain encoding, and the one that is sampled the draws that it has with both."""
+    one, both = (
+        training(tmp_path, SAMPLING, sampling=True, sampled_sides=sides),
+        training(tmp_path, SAMPLING, sampling=True),
+    )
+    plain = training(tmp_path, SAMPLING)
+    num_differing = 0
+    while plain.epoch == 0:
+        batch, sampled, unsampled = next(one), next(both), next(plain)
+        assert torch.equal(batch.source_BS, (sampled if sides[0] else unsampled).source_BS)
+        assert torch.equal(batch.target_BT, (sampled if sides[1] else unsampled).target_BT)
+        num_differing += not equal(batch, unsampled)
+    assert num_differing > 0

@@ -11,7 +11,7 @@ from headloom.config.schema_language import (
 )
 from headloom.config.schema_model import ModelConfig, ModelKind, Seq2SeqConfig, Tying
 from headloom.config.schema_parts import AttentionConfig
-from headloom.config.schema_text import TaskConfig, TokenizerConfig, TranslationConfig
+from headloom.config.schema_text import SampledSide, SubwordConfig, TaskConfig, TokenizerConfig, TranslationConfig
 from headloom.errors import ConfigError
 
 
@@ -39,8 +39,19 @@ def check_family(
             raise rules.no_effect("tokenizer.joint=false", f"model={model.kind.name}, which has one side")
         case ClassifierConfig(pooling=PoolingKind() as pooling) if isinstance(task, TaggingConfig):
             raise rules.no_effect(f"model.pooling={pooling.name}", "task=tagging: each word has an answer")
+    if isinstance(task, TranslationConfig):
+        _check_r_drop(task, model)
+    elif isinstance(tokenizer, SubwordConfig) and tokenizer.sampled_side is not SampledSide.both:
+        raise rules.no_effect(
+            f"tokenizer.sampled_side={tokenizer.sampled_side.name}", f"task={task.kind.name}, which has one side"
+        )
     if isinstance(task, LanguageModelingConfig):
         check_language_modeling(data, task, tokenizer, attention)
+
+
+def _check_r_drop(task: TranslationConfig, model: ModelConfig) -> None:
+    if task.r_drop > 0 and not model.drops:
+        raise rules.no_effect(f"task.r_drop={task.r_drop}", "model.dropout=0: both passes would be one")
 
 
 def _needs(task: TaskConfig, data: DataConfig) -> tuple[ModelKind, bool, str]:

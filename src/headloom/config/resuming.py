@@ -34,7 +34,8 @@ def check_resumed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         CheckpointError: such an option was changed.
     """
     changes = _changes(old, new)
-    changes.pop("resume", None)
+    for name in ("resume", "warm_start"):  # how a run began does not matter to how it goes on
+        changes.pop(name, None)
     fixed = [name for name in changes if name.startswith(FIXED) and name not in MOVABLE]
     if fixed:
         refused = "; ".join(f"{name}={changes[name]}" for name in fixed)

@@ -11,7 +11,7 @@ options is an enum (`norm.kind=rms`).
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -180,6 +180,10 @@ class TrainConfig:
     resume: str = "never"
     """never: a fresh run, refused in a folder that holds checkpoints. auto: go on from checkpoints/last.pt of the
     run's folder when there is one. A path, to a checkpoint or to a run's folder: go on from there."""
+    warm_start: Path | None = None
+    """A checkpoint, or a run's folder (its best.pt), that a fresh run begins with: weights of the same name and shape
+    are taken, with its tokenizer, and the log says which were not. It may be one of another family: the encoder has the
+    same names in all that have one. A run that is resumed goes on from its own checkpoint. null: random weights."""
 
     check: Check = Check.none
     """What to do in place of a training. lr: raise the rate over 100 updates of a fresh model; its loss is drawn in
@@ -192,6 +196,8 @@ class TrainConfig:
             raise ConfigError(f"check={self.check.name} begins with a fresh model: remove resume={self.resume}")
         if not self.resume:
             raise ConfigError("resume is empty: set it to never, auto or the path of a checkpoint or run folder")
+        if self.warm_start is not None and self.resume not in RESUME_WORDS:
+            raise rules.no_effect(f"warm_start={self.warm_start}", f"resume={self.resume}, which has all its weights")
         check_search("train.py", self.decoding)
         if self.attention == MISSING:  # made in Python; a command line has its default from conf/
             self.attention = FullAttentionConfig()

@@ -89,6 +89,12 @@ class ModelConfig:
                 f"model.num_kv_heads={self.num_kv_heads} does not divide model.num_heads={self.num_heads}: change one"
             )
 
+    @property
+    def drops(self) -> bool:
+        """Whether two passes in training differ."""
+        places = (self.embedding_dropout, self.attention_dropout, self.activation_dropout, self.residual_dropout)
+        return self.stochastic_depth > 0 or any((self.dropout if place is None else place) > 0 for place in places)
+
 
 @dataclass(kw_only=True)
 class Seq2SeqConfig(ModelConfig):

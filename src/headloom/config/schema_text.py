@@ -42,6 +42,12 @@ class TokenizerConfig:
         return True
 
 
+class SampledSide(Enum):
+    both = "both"
+    source = "source"
+    target = "target"
+
+
 @dataclass(kw_only=True)
 class SubwordConfig(TokenizerConfig):
     """What BPE and unigram have in common: a SentencePiece model of either kind."""
@@ -61,6 +67,9 @@ class SubwordConfig(TokenizerConfig):
     """Share of the text's characters that get a piece of their own, in (0, 1]."""
     byte_fallback: bool = True
     """Spell a character that has no piece as its UTF-8 bytes, so that no text is unknown."""
+    sampled_side: SampledSide = SampledSide.both
+    """Of a translation, the side whose segmentations are drawn anew in training: both, source or target (as BPE-dropout
+    of Provilkov et al. (2020), section 3, may be)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,6 +88,10 @@ class SubwordConfig(TokenizerConfig):
     def shares_one_vocabulary(self) -> bool:
         return self.joint
 
+    def _check_sampled_side(self, option: str, *, samples: bool) -> None:
+        if self.sampled_side is not SampledSide.both and not samples:
+            raise rules.no_effect(f"tokenizer.sampled_side={self.sampled_side.name}", f"tokenizer.{option}")
+
 
 @dataclass(kw_only=True)
 class BpeConfig(SubwordConfig):
@@ -92,6 +105,7 @@ class BpeConfig(SubwordConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.share("tokenizer.dropout", self.dropout)
+        self._check_sampled_side("dropout=0", samples=self.dropout > 0)
 
 
 @dataclass(kw_only=True)
@@ -107,6 +121,7 @@ class UnigramConfig(SubwordConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.above_zero("tokenizer.sampling_alpha", self.sampling_alpha)
+        self._check_sampled_side("sampling_alpha=null", samples=self.sampling_alpha is not None)
 
 
 @dataclass(kw_only=True)
@@ -139,6 +154,13 @@ class TaskKind(Enum):
     language_modeling = "language_modeling"
 
 
+class SamplingDecay(Enum):
+    constant = "constant"
+    linear = "linear"
+    exponential = "exponential"
+    inverse_sigmoid = "inverse_sigmoid"
+
+
 class Headline(Enum):
     bleu = "bleu"  # sacreBLEU, higher is better
     chrf = "chrf"  # sacreBLEU, higher is better
@@ -166,7 +188,32 @@ class TranslationConfig(TaskConfig):
     """Share of the target probability spread over the vocabulary, in [0, 1): Szegedy et al. (2016), section 7."""
     headline: Headline = Headline.bleu
     """The validation metric that decides checkpoints/best.pt: bleu, chrf or loss."""
+    r_drop: float = 0.0
+    """Weight of the divergence of two passes with different dropout: R-Drop, Liang et al. (2021), equation 4, whose
+    alpha it is (5 for translation there); the mean of the two losses is taken. Twice the cost. 0: one pass."""
+    scheduled_sampling: float = 0.0
+    """Probability, in [0, 1], that the decoder reads its own likeliest token in training in place of the true one:
+    Bengio et al. (2015), by two passes as Mihaylova and Martins (2019), section 3. Costs a pass without gradient. It is
+    what task.sampling_decay goes to. 0: the true tokens."""
+    sampling_decay: SamplingDecay = SamplingDecay.constant
+    """How the probability rises to task.scheduled_sampling, by the share of true tokens (Bengio et al. 2015, section
+    2.4) after i updates, with k = task.sampling_steps: constant (there from the start), linear (1 - i/k), exponential
+    (exp(-i/k)) or inverse_sigmoid (k / (k + exp(i/k)), half at about k ln k)."""
+    sampling_steps: int | None = None
+    """k of task.sampling_decay, in updates. null: of constant, which needs none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.share("task.label_smoothing", self.label_smoothing)
+        rules.at_least("task.r_drop", self.r_drop, 0)
+        rules.share("task.scheduled_sampling", self.scheduled_sampling, with_one=True)
+        rules.at_least("task.sampling_steps", self.sampling_steps, 1)
+        decays = self.sampling_decay is not SamplingDecay.constant
+        if decays and self.scheduled_sampling == 0:
+            raise rules.no_effect(f"task.sampling_decay={self.sampling_decay.name}", "task.scheduled_sampling=0")
+        if decays and self.sampling_steps is None:
+            raise ConfigError(
+                f"task.sampling_decay={self.sampling_decay.name} needs a number of updates: set task.sampling_steps"
+            )
+        if not decays and self.sampling_steps is not None:
+            raise rules.no_effect(f"task.sampling_steps={self.sampling_steps}", "task.sampling_decay=constant")

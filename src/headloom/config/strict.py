@@ -30,6 +30,7 @@ FOLDERS = {(Multi30kConfig, "path"), (AverageConfig, "run")}
 EITHER = {
     (TatoebaConfig, "path"),
     (EvaluateDataConfig, "path"),
+    (TrainConfig, "warm_start"),
     *((TextConfig, name) for name in ("path", "valid_path", "test_path")),
 }
 

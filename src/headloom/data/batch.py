@@ -102,7 +102,8 @@ class TrainingBatches:
     """Endless training batches, each row once an epoch; `state` is the place after the batches handed out.
 
     With `sampling`, the ids of each batch are drawn anew from the raw text by
-    the tokenizers that sample. The draw is a function of seed, epoch and rows,
+    the tokenizers that sample, of the source and target for which
+    `sampled_sides` is True. The draw is a function of seed, epoch and rows,
     so a resumed run repeats it. Batches are made by the lengths of the plain
     encoding, so a drawn batch can be over `max_tokens`; a row that would be
     longer than the longest row of the corpus keeps its plain encoding, so no
@@ -122,13 +123,17 @@ class TrainingBatches:
         seed: int,
         pad_to_multiple: int = 1,
         sampling: bool = False,
+        sampled_sides: tuple[bool, bool] = (True, True),
     ) -> None:
         if sampling and not (source_tokenizer.sampling or target_tokenizer.sampling):
             raise ConfigError("sampling of segmentations is on, but the tokenizers' sampling strength is 0")
         self._pairs = pairs
         self._tokenizers = source_tokenizer, target_tokenizer
         self._pad_to_multiple = pad_to_multiple
-        self._sampling = sampling
+        self._sampled_sides = tuple(
+            sampling and is_wanted and tokenizer.sampling > 0
+            for is_wanted, tokenizer in zip(sampled_sides, self._tokenizers, strict=True)
+        )
         self._seed = seed
         self._sampler = TokenBudgetSampler(
             pairs.source_side.lengths,
@@ -170,12 +175,12 @@ class TrainingBatches:
         rows = next(self._sampler)
         source, target = self._pool.take(rows)
         source_tokenizer, target_tokenizer = self._tokenizers
-        if self._sampling:
+        if any(self._sampled_sides):
             texts = [self._pairs.text(int(row)) for row in rows]
             seeds = draw_seeds(self._seed, epoch, rows)
-            if source_tokenizer.sampling:
+            if self._sampled_sides[0]:
                 source = self._drawn(source_tokenizer, [text for text, _ in texts], source, seeds[0])
-            if target_tokenizer.sampling:
+            if self._sampled_sides[1]:
                 target = self._drawn(target_tokenizer, [text for _, text in texts], target, seeds[1])
         return _collated(source, target, source_tokenizer, target_tokenizer, rows, multiple=self._pad_to_multiple)
 

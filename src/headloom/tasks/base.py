@@ -5,7 +5,7 @@ neither. To add a task, write a module beside this one with a class of this
 shape; nothing is registered.
 """
 
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from headloom.nn.loss import LossSum
 
@@ -32,4 +32,13 @@ class Task(Protocol[Model, Batch]):
         A sum, so that the trainer can divide once by the targets of the whole
         update: the update then does not depend on how it is split in batches.
         """
+        ...
+
+
+@runtime_checkable
+class FollowsSteps(Protocol):
+    """What a task has besides where its loss depends on how far the training is."""
+
+    def at_step(self, step: int) -> None:
+        """`step` updates were made: called before each."""
         ...

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headloom.nn.mixture import MEANS, MixtureOfExperts, router_loss
-from headloom.tasks.base import Task
+from headloom.tasks.base import FollowsSteps, Task
 from headloom.training.averaging import WeightAverage
 from headloom.training.engine import PROCESS_ALONE, CountedBatch, Engine
 
@@ -79,6 +79,7 @@ class Trainer:
     ) -> None:
         self.model = model
         self.task = task
+        self._follows_steps = task if isinstance(task, FollowsSteps) else None
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.device = device
@@ -108,6 +109,8 @@ class Trainer:
         `with_layers` asks for the gradient norm of each layer too. A skipped
         update leaves weights, schedule and step count as they were.
         """
+        if self._follows_steps is not None:
+            self._follows_steps.at_step(self.step)
         learning_rate = self.learning_rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("rate_share", 1.0)

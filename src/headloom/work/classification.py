@@ -19,6 +19,7 @@ from headloom.ranks import Ranks
 from headloom.tasks.classification import Evaluation
 from headloom.tasks.regression import RegressionEvaluation
 from headloom.tasks.tagging import TaggingEvaluation
+from headloom.work.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
@@ -44,13 +45,17 @@ class ClassificationWork:
     model: Classifier
     task: build_labelled.LabelledTask
 
-    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> None:
         self.config = config
         self.corpus = build_labelled.build_labelled_corpus(config.data)
         train = self.corpus.train
         prepared = config.data.folder / "prepared"
         if contents is None:
-            self.tokenizer = build.build_text_tokenizer(config.tokenizer, TextsOnly(train), prepared)
+            self.tokenizer = (
+                warm.tokenizer(config.tokenizer)
+                if warm is not None
+                else build.build_text_tokenizer(config.tokenizer, TextsOnly(train), prepared)
+            )
             self.labels = build_labelled.find_targets(config, train, prepared)
         else:
             self.tokenizer = tokenizer_from_state(contents["tokenizers"]["source"])

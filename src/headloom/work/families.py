@@ -20,23 +20,25 @@ from headloom.nn.init import NothingDrawn
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.work.base import Trained, Work
+from headloom.work.warm_start import WarmStart
 
 
-def start_work(config: TrainConfig, contents: Mapping[str, Any] | None) -> Work:
-    """The work that `config` describes; `contents` is the checkpoint of a run that goes on."""
+def start_work(config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> Work:
+    """The work that `config` describes; `contents` is the checkpoint of a run that goes on, `warm` one that a fresh run
+    begins with."""
     match config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation import TranslationWork
 
-            return TranslationWork(config, contents)
+            return TranslationWork(config, contents, warm)
         case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
             from headloom.work.classification import ClassificationWork
 
-            return ClassificationWork(config, contents)
+            return ClassificationWork(config, contents, warm)
         case schema_language.LanguageModelingConfig():
             from headloom.work.language_modeling import LanguageModelingWork
 
-            return LanguageModelingWork(config, contents)
+            return LanguageModelingWork(config, contents, warm)
         case _:
             raise AssertionError(config.task)
 

@@ -18,6 +18,7 @@ from headloom.models.lm import LanguageModel
 from headloom.nn.attention import recording_attention
 from headloom.ranks import Ranks
 from headloom.tasks.language_modeling import LanguageModelingTask
+from headloom.work.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
@@ -45,12 +46,16 @@ class LanguageModelingWork:
     model: LanguageModel
     task: LanguageModelingTask
 
-    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> None:
         self.config = config
         self.corpus = build.build_text_corpus(config.data)
         prepared = config.data.folder / "prepared"
         if contents is None:
-            self.tokenizer = build.build_running_text_tokenizer(config.tokenizer, self.corpus.train, prepared)
+            self.tokenizer = (
+                warm.tokenizer(config.tokenizer)
+                if warm is not None
+                else build.build_running_text_tokenizer(config.tokenizer, self.corpus.train, prepared)
+            )
         else:
             self.tokenizer = saved_tokenizer(contents)
         self.train_tokens, self.valid_tokens = (

@@ -1,6 +1,7 @@
 """Translation as a work: pairs, two tokenizers, an encoder-decoder, samples and attention maps."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,13 +11,16 @@ from headloom.build_decoding import build_translator
 from headloom.build_model import build_model
 from headloom.config.schema import TrainConfig
 from headloom.data.batch import Batch, EvaluationBatches, TrainingBatches
+from headloom.data.text import Corpus
 from headloom.data.token_store import tokenize_pairs, warn_of_unknown
+from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import recording_attention
 from headloom.ranks import Ranks
 from headloom.tasks.translation import TranslationTask
+from headloom.work.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
@@ -31,19 +35,28 @@ def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> Seq2Seq:
     return build_model(config, source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size)
 
 
+def _tokenizers(
+    config: TrainConfig, corpus: Corpus, folder: Path, warm: WarmStart | None
+) -> tuple[Tokenizer, Tokenizer]:
+    if warm is None:
+        return build.build_tokenizers(config.tokenizer, corpus.train, folder)
+    source, target = warm.tokenizers(config.tokenizer)
+    return source, target or build.build_tokenizers(config.tokenizer, corpus.train, folder)[1]
+
+
 class TranslationWork:
     """See `work.base.Work`."""
 
     model: Seq2Seq
     task: TranslationTask
 
-    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> None:
         self.config = config
         corpus = build.build_corpus(config.data)
         self.corpus = corpus
         prepared = config.data.folder / "prepared"
         if contents is None:
-            self.tokenizers = build.build_tokenizers(config.tokenizer, corpus.train, prepared)
+            self.tokenizers = _tokenizers(config, corpus, prepared, warm)
         else:
             self.tokenizers = build.saved_tokenizers(contents["tokenizers"])
         source, target = self.tokenizers
@@ -68,6 +81,7 @@ class TranslationWork:
             seed=config.seed,
             pad_to_multiple=config.trainer.pad_to_multiple,
             sampling=source.sampling > 0 or target.sampling > 0,
+            sampled_sides=build.sampled_sides(config.tokenizer),
         )
         self.valid_batches = EvaluationBatches(self.valid_pairs, source, target, max_tokens=config.trainer.max_tokens)
         self.sample_rows = sample_rows(len(self.valid_pairs))
