@@ -11,6 +11,7 @@ from headloom.config.schema_language import (
 )
 from headloom.config.schema_model import ModelConfig, ModelKind, Seq2SeqConfig, Tying
 from headloom.config.schema_parts import AttentionConfig
+from headloom.config.schema_pretraining import MaskedLanguageModelingConfig, check_masked_language_modeling
 from headloom.config.schema_text import SampledSide, SubwordConfig, TaskConfig, TokenizerConfig, TranslationConfig
 from headloom.errors import ConfigError
 
@@ -45,6 +46,8 @@ def check_family(
         raise rules.no_effect(
             f"tokenizer.sampled_side={tokenizer.sampled_side.name}", f"task={task.kind.name}, which has one side"
         )
+    if isinstance(task, MaskedLanguageModelingConfig):
+        check_masked_language_modeling(model, data, tokenizer)
     if isinstance(task, LanguageModelingConfig):
         check_language_modeling(data, task, tokenizer, attention)
 
@@ -62,6 +65,8 @@ def _needs(task: TaskConfig, data: DataConfig) -> tuple[ModelKind, bool, str]:
             return ModelKind.seq2seq, has_pairs, "pairs of lines, such as data=tsv"
         case LanguageModelingConfig():
             return ModelKind.lm, isinstance(data, RunningTextConfig), "running text, such as data=text"
+        case MaskedLanguageModelingConfig():
+            return ModelKind.classifier, isinstance(data, RunningTextConfig), "running text, such as data=text"
         case TaggingConfig():
             has_tags = isinstance(data, LabelledTextConfig) and data.has_tags
             return ModelKind.classifier, has_tags, "tagged words, such as data=conll"

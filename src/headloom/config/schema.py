@@ -69,6 +69,7 @@ from headloom.config.schema_parts import (
     NormConfig,
 )
 from headloom.config.schema_position import POSITIONS, LearnedConfig, PositionConfig
+from headloom.config.schema_pretraining import PRETRAINING_TASKS
 from headloom.config.schema_schedule import (
     ConstantConfig,
     CosineConfig,
@@ -104,7 +105,12 @@ CHOICES: dict[str, dict[str, type[Any]]] = {
     "feed_forward": FEED_FORWARDS,
     "attention": ATTENTIONS,
     "tokenizer": {"bpe": BpeConfig, "unigram": UnigramConfig, "char": CharConfig, "byte": ByteConfig},
-    "task": {"translation": TranslationConfig, "language_modeling": LanguageModelingConfig, **LABELLED_TASKS},
+    "task": {
+        "translation": TranslationConfig,
+        "language_modeling": LanguageModelingConfig,
+        **LABELLED_TASKS,
+        **PRETRAINING_TASKS,
+    },
     "data": {
         "homeassistant": HomeAssistantConfig,
         "multi30k": Multi30kConfig,

@@ -152,6 +152,7 @@ class TaskKind(Enum):
     regression = "regression"
     tagging = "tagging"
     language_modeling = "language_modeling"
+    masked_language_modeling = "masked_language_modeling"
 
 
 class SamplingDecay(Enum):

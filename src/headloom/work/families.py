@@ -10,12 +10,13 @@ from typing import Any
 from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
-from headloom.config import rules, saved, schema_labelled, schema_language, schema_text
+from headloom.config import rules, saved, schema_labelled, schema_language, schema_pretraining, schema_text
 from headloom.config.rules import no_effect
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.lines import Predictor
+from headloom.errors import ConfigError
 from headloom.nn.init import NothingDrawn
 from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
@@ -39,6 +40,10 @@ def start_work(config: TrainConfig, contents: Mapping[str, Any] | None, warm: Wa
             from headloom.work.language_modeling import LanguageModelingWork
 
             return LanguageModelingWork(config, contents, warm)
+        case schema_pretraining.MaskedLanguageModelingConfig():
+            from headloom.work.masked_language_modeling import MaskedLanguageModelingWork
+
+            return MaskedLanguageModelingWork(config, contents, warm)
         case _:
             raise AssertionError(config.task)
 
@@ -82,6 +87,10 @@ def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
             from headloom.work import language_modeling
 
             return language_modeling.fresh_model(config, contents)
+        case schema_pretraining.MaskedLanguageModelingConfig():
+            from headloom.work import masked_language_modeling
+
+            return masked_language_modeling.fresh_model(config, contents)
         case _:
             raise AssertionError(config.task)
 
@@ -113,6 +122,10 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
             from headloom.work.language_modeling_use import evaluate_language_model
 
             return evaluate_language_model(trained, config, output)
+        case schema_pretraining.MaskedLanguageModelingConfig():
+            from headloom.work.masked_language_modeling_use import evaluate_masked_language_model
+
+            return evaluate_masked_language_model(trained, config, output)
         case _:
             raise AssertionError(trained.config.task)
 
@@ -136,5 +149,10 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
             from headloom.work.language_modeling_use import language_model_predictor
 
             return language_model_predictor(trained, config, ensemble)
+        case schema_pretraining.MaskedLanguageModelingConfig():
+            raise ConfigError(
+                "a checkpoint of task=masked_language_modeling has no answer for a line: train one that has, beginning "
+                "with this one by warm_start="
+            )
         case _:
             raise AssertionError(trained.config.task)

@@ -65,7 +65,7 @@ def evaluate_language_model(trained: Trained, config: EvaluateConfig, output: Pa
             f"data.stride={stride} passes the window of the checkpoint, data.max_length={kept.max_length}: lower it"
         )
     check_can_be_written("data.folder", kept.folder, folder=True)
-    text, name = _text_to_score(config, kept)
+    text, name = text_to_score(config, kept)
     tokenizer = saved_tokenizer(trained.contents)
     tokens = tokenize_text(text, tokenizer, folder=kept.folder / "prepared", description=name)
     scored_by = replace(trained.config, task=replace(task, stride=stride))
@@ -94,7 +94,7 @@ def evaluate_language_model(trained: Trained, config: EvaluateConfig, output: Pa
     return results
 
 
-def _text_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple[RunningText, str]:
+def text_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple[RunningText, str]:
     """The text and what to call it. `kept`: the corpus of the training, and where it is kept here."""
     if config.data.path is not None:
         text = open_text(config.data.path, build.documents_of(kept), cache=lines_folder(kept.folder))
