@@ -12,6 +12,7 @@ from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
+from headloom.decoding.vectors import VECTOR_SUFFIX, write_vectors
 from headloom.ranks import ALONE, Ranks
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
@@ -72,8 +73,19 @@ def translate(config: TranslateConfig) -> None:
     """
     keep_freed_memory()
     trained, *ensemble = (_load(config, path) for path in (config.checkpoint, *config.ensemble))
+    predictor = families.predictor(trained, config, ensemble)
+    if config.output.suffix == VECTOR_SUFFIX:
+        write_vectors(
+            predictor,
+            source=config.input,
+            target=config.output,
+            line_format=Format[config.format.name],
+            on_bad_line=OnBadLine[config.on_bad_line.name],
+            buffer_lines=config.buffer_lines,
+        )
+        return
     filter_lines(
-        families.predictor(trained, config, ensemble),
+        predictor,
         source=config.input,
         target=config.output,
         line_format=Format[config.format.name],

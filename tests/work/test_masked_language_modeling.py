@@ -132,7 +132,10 @@ def test_a_wrong_share_is_refused(options, words):
     [
         ({"model": ClassifierConfig(pooling=PoolingKind.cls)}, "model.pooling=cls has no effect with task=masked_lang"),
         ({"model": ClassifierConfig(head_dropout=0.1)}, r"model\.head_dropout=0\.1 has no effect"),
-        ({"tokenizer": BpeConfig(dropout=0.1)}, r"tokenizer\.dropout=0\.1 has no effect with task=masked_language"),
+        (
+            {"tokenizer": BpeConfig(dropout=0.1)},
+            r"tokenizer\.dropout=0\.1 has no effect with task=masked_language_modeling on running",
+        ),
         ({"data": LabelledConfig(path="x")}, "task=masked_language_modeling needs running text"),
         (
             {"data": TextConfig(path="x", batching=Batching.packed)},

@@ -11,7 +11,12 @@ from headloom.config.schema_language import (
 )
 from headloom.config.schema_model import ModelConfig, ModelKind, Seq2SeqConfig, Tying
 from headloom.config.schema_parts import AttentionConfig
-from headloom.config.schema_pretraining import MaskedLanguageModelingConfig, check_masked_language_modeling
+from headloom.config.schema_pretraining import (
+    EmbeddingConfig,
+    MaskedLanguageModelingConfig,
+    check_embedding,
+    check_masked_language_modeling,
+)
 from headloom.config.schema_text import SampledSide, SubwordConfig, TaskConfig, TokenizerConfig, TranslationConfig
 from headloom.errors import ConfigError
 
@@ -46,6 +51,8 @@ def check_family(
         raise rules.no_effect(
             f"tokenizer.sampled_side={tokenizer.sampled_side.name}", f"task={task.kind.name}, which has one side"
         )
+    if isinstance(task, EmbeddingConfig):
+        check_embedding(model, data, tokenizer)
     if isinstance(task, MaskedLanguageModelingConfig):
         check_masked_language_modeling(model, data, tokenizer)
     if isinstance(task, LanguageModelingConfig):
@@ -65,6 +72,9 @@ def _needs(task: TaskConfig, data: DataConfig) -> tuple[ModelKind, bool, str]:
             return ModelKind.seq2seq, has_pairs, "pairs of lines, such as data=tsv"
         case LanguageModelingConfig():
             return ModelKind.lm, isinstance(data, RunningTextConfig), "running text, such as data=text"
+        case EmbeddingConfig():
+            fits = not isinstance(data, LabelledTextConfig)
+            return ModelKind.classifier, fits, "pairs of lines, such as data=tsv, or running text, such as data=text"
         case MaskedLanguageModelingConfig():
             return ModelKind.classifier, isinstance(data, RunningTextConfig), "running text, such as data=text"
         case TaggingConfig():

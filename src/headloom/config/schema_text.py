@@ -153,6 +153,7 @@ class TaskKind(Enum):
     tagging = "tagging"
     language_modeling = "language_modeling"
     masked_language_modeling = "masked_language_modeling"
+    embedding = "embedding"
 
 
 class SamplingDecay(Enum):

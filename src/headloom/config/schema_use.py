@@ -100,12 +100,16 @@ class TranslateConfig:
     input: Path = Path("-")
     """Text to translate, one sentence a line. -: stdin."""
     output: Path = Path("-")
-    """File for the translations, one a line, which appears when it is whole. -: stdout."""
+    """File for the translations, one a line, which appears when it is whole. -: stdout. Of a checkpoint of
+    task=embedding a file.npy: an array of float32 with a row for each line."""
     format: LineFormat = LineFormat.text
     """text, or jsonl: lines in and out are JSON objects, whose other fields pass through. A translation model reads
     source and, where there are any, prefix (what the translation begins with), required, forbidden and seed; it adds
     translation, score, log_probability, and n_best where decoding.num_best is above 1. A classifier reads text, and
-    second_text where it was trained on two; it adds label and probability, value, or tags."""
+    second_text where it was trained on two; it adds label and probability, value, or tags. An
+    embedding reads text and adds vector."""
+    normalize: bool | None = None
+    """Of a checkpoint of task=embedding: vectors of length 1, whose product is their cosine. null: yes."""
     on_bad_line: OnBadLine = OnBadLine.fail
     """A line that is not UTF-8 or cannot be used: fail ends with an error that names it, skip gives an empty line (in
     jsonl a field error), replace reads bytes that are not UTF-8 as U+FFFD."""

@@ -51,7 +51,7 @@ def filter_lines(
         DataError: a line cannot be used, or the file cannot be read.
     """
     is_conversation = source == STANDARD_STREAM and sys.stdin.isatty()
-    with _opened(source) as (stream, name), _output(target) as output:
+    with opened(source) as (stream, name), _output(target) as output:
         lines = read_items(stream, name, predictor, line_format, on_bad_line)
         arriving: Iterable[Read[Item] | Bad | None] = as_they_arrive(lines) if source == STANDARD_STREAM else lines
         total = None if source == STANDARD_STREAM or not _is_shown() else _count_lines(source)
@@ -159,7 +159,7 @@ class _Writer(Generic[Item]):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
+def opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
     """A binary stream and what to call it."""
     if path != STANDARD_STREAM:
         try:

@@ -44,6 +44,10 @@ def start_work(config: TrainConfig, contents: Mapping[str, Any] | None, warm: Wa
             from headloom.work.masked_language_modeling import MaskedLanguageModelingWork
 
             return MaskedLanguageModelingWork(config, contents, warm)
+        case schema_pretraining.EmbeddingConfig():
+            from headloom.work.embedding import EmbeddingWork
+
+            return EmbeddingWork(config, contents, warm)
         case _:
             raise AssertionError(config.task)
 
@@ -91,6 +95,10 @@ def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
             from headloom.work import masked_language_modeling
 
             return masked_language_modeling.fresh_model(config, contents)
+        case schema_pretraining.EmbeddingConfig():
+            from headloom.work import embedding
+
+            return embedding.fresh_model(config, contents)
         case _:
             raise AssertionError(config.task)
 
@@ -126,6 +134,10 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
             from headloom.work.masked_language_modeling_use import evaluate_masked_language_model
 
             return evaluate_masked_language_model(trained, config, output)
+        case schema_pretraining.EmbeddingConfig():
+            from headloom.work.embedding_use import evaluate_embedding
+
+            return evaluate_embedding(trained, config, output)
         case _:
             raise AssertionError(trained.config.task)
 
@@ -136,6 +148,8 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
     Raises:
         ConfigError: an option has no meaning for this task, or the ensemble does not go together.
     """
+    if config.normalize is not None and not isinstance(trained.config.task, schema_pretraining.EmbeddingConfig):
+        raise rules.no_effect(f"normalize={config.normalize}", f"task={trained.config.task.kind.name}")
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import translation_predictor
@@ -154,5 +168,9 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
                 "a checkpoint of task=masked_language_modeling has no answer for a line: train one that has, beginning "
                 "with this one by warm_start="
             )
+        case schema_pretraining.EmbeddingConfig():
+            from headloom.work.embedding_use import vector_predictor
+
+            return vector_predictor(trained, config, ensemble)
         case _:
             raise AssertionError(trained.config.task)
