@@ -97,7 +97,7 @@ def test_classifiers_and_encoder_decoders_begin_with_its_encoder(config, tmp_pat
     took, fresh, lacked, *others = [line for line in caplog.messages if line.startswith("warm start")]
     assert took.endswith("of the parameters: encoder")
     assert fresh == "warm start: fresh, since the checkpoint lacks them: head"
-    assert lacked == "warm start: not taken, since this model lacks them: output, encoder.embedding.mask"
+    assert lacked == "warm start: not taken, since this model lacks them: encoder.embedding.mask, output"
     assert others[0].endswith("of the parameters: encoder, decoder.embedding, output")
     assert others[1] == "warm start: fresh, since the checkpoint lacks them: decoder.blocks, decoder.norm"
 
