@@ -150,11 +150,12 @@ class _Jobs:
         run_dir = Path(hydra_config.runtime.output_dir)
         overrides = list(hydra_config.overrides.task)
         number = hydra_config.job.num if self.is_sweep else 0
-        outcome = _Outcome(number, " ".join(overrides), OmegaConf.select(composed, "task.headline").name)
+        outcome = _Outcome(number, " ".join(overrides), "headline")
         self.outcomes.append(outcome)
         started_at = time.monotonic()
         try:
             config = to_config(composed, self.base)
+            outcome.metric_name = config.task.headline.name
             check_files(config)
             with claimed(run_dir):
                 refuse_used_folder(run_dir, config.resume)
