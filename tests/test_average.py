@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -90,6 +91,18 @@ def test_a_run_ends_with_the_average_of_its_newest_checkpoints_and_its_scores(tr
     assert scored["step"] == result["step"] == 9
     assert result["loss"] == pytest.approx(scored["average/loss"], rel=1e-6)
     assert result["bleu"] == scored["average/bleu"]
+
+
+def test_a_run_killed_before_it_had_made_its_average_makes_it_when_it_is_resumed(config, trained, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained, run_dir)
+    (folder(run_dir) / "average.pt").unlink()
+    run.train(replace(config, resume="auto"), run_dir)
+    assert load_checkpoint(folder(run_dir) / "average.pt")["averaged_steps"] == [6, 8, 9]
+    before, after = (load_checkpoint(folder(one) / "average.pt")["model"] for one in (trained, run_dir))
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    run.train(replace(config, resume="auto"), run_dir)  # and once only
+    assert (run_dir / "metrics.jsonl").read_bytes().count(b"average/loss") == 2
 
 
 def test_no_run_goes_on_from_an_average(config, trained, tmp_path):

@@ -198,7 +198,9 @@ class TrainingRun:
             # Last of all, since building the parts drew numbers.
             restore_rank(self.contents, rank=self.ranks.rank, seed=config.seed)
             self.contents = None  # it holds a second copy of everything
-        if loop.is_finished:
+            if self.resumed_from == self.checkpoints.last:
+                loop.name_last()
+        if loop.is_finished and not self.ranks.first_does(self._lacks_average):
             logger.info("already finished at step %d: raise trainer.max_steps to train on", first_step)
             return loop.headline
         if self.ranks.is_first:
@@ -267,6 +269,13 @@ class TrainingRun:
         if self.num_graphs != (number := num_graphs()):
             self.num_graphs = number
             logger.info("compiled graphs: %d", number)
+
+    def _lacks_average(self) -> bool:
+        """Whether the training ended, and was killed before it had made its average."""
+        trainer, last, average = self.config.trainer, self.checkpoints.last, self.checkpoints.average
+        if (trainer.average_last is None and trainer.average_best is None) or not last.exists():
+            return False
+        return not average.exists() or average.stat().st_mtime_ns < last.stat().st_mtime_ns
 
     def _average_checkpoints(self) -> None:
         """Write the mean of the checkpoints that the configuration names to average.pt, and score it."""

@@ -3,6 +3,7 @@ import os
 import pickle
 import resource
 import secrets
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from headloom.training.checkpoint import (
     load_weights,
     save_checkpoint,
 )
+from headloom.training.interrupt import Interrupt
 
 CONTENTS = {"step": 3, "weights": {"a": torch.arange(6.0).view(2, 3)}, "name": "a", "model": b"\0\xff", "none": None}
 
@@ -285,6 +287,20 @@ def test_the_newest_numbers_are_kept_and_last_and_best_besides(tmp_path):
     assert numbers(folder) == [11, 100]
     assert not folder.is_empty()
     assert not partial_files(tmp_path)
+
+
+def test_a_run_killed_before_the_last_checkpoint_had_its_other_names_gives_them(make_loop, tmp_path):
+    loop = make_loop(save_every=2, keep_best=1, headlines=iter([1.0]))
+    loop.run(Interrupt())
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["best.pt", "best_6.pt", "last.pt", "step_2.pt", "step_4.pt", "step_6.pt"]
+    for name in ("best.pt", "step_6.pt", "best_6.pt"):
+        (tmp_path / name).unlink()
+    shutil.copy(tmp_path / "step_2.pt", tmp_path / "best.pt")  # the best one before
+    resumed = make_loop(save_every=2, keep_best=1).load_contents(load_checkpoint(tmp_path / "last.pt"))
+    resumed.name_last()
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert load_checkpoint(tmp_path / "best.pt")["step"] == 6
 
 
 def test_none_are_numbered_when_none_are_kept_and_strangers_are_left_alone(tmp_path):

@@ -198,17 +198,28 @@ class CheckpointFolder:
         them, it is written too.
         """
         save_checkpoint(self.last, contents)
+        self.name_last(step=step, numbered=numbered, best=best, best_steps=best_steps)
+
+    def name_last(self, *, step: int, numbered: bool, best: bool, best_steps: Collection[int] = ()) -> None:
+        """Give `last.pt` its other names, as `save` does; those that it has stay.
+
+        A run that is killed between the two, and resumed, would otherwise never have a best.pt of its best step.
+        """
         if best:
-            copy_checkpoint(self.last, self.best)
+            self._also(self.best)
         if numbered and self.keep:
-            copy_checkpoint(self.last, self.folder / f"step_{step}.pt")
+            self._also(self.folder / f"step_{step}.pt")
             for path in self.numbered()[: -self.keep]:
                 path.unlink()
         if step in best_steps:
-            copy_checkpoint(self.last, self.folder / f"best_{step}.pt")
+            self._also(self.folder / f"best_{step}.pt")
             for path in self._with_a_number("best"):
                 if _number(path) not in best_steps:
                     path.unlink()
+
+    def _also(self, path: Path) -> None:
+        if not (path.exists() and path.samefile(self.last)):
+            copy_checkpoint(self.last, path)
 
     def remove_partial(self) -> None:
         """Remove what a killed run left half-written; no other process may be writing here."""

@@ -200,6 +200,18 @@ class Loop:
             self.plateau.load_state(contents["plateau"])
         self.saved_step = self.trainer.step
 
+    def name_last(self) -> None:
+        """`last.pt`, which this loop goes on from, gets the names that a kill has kept it from."""
+        step = self.trainer.step
+        self.ranks.first_does(
+            lambda: self.checkpoints.name_last(
+                step=step,
+                numbered=self._is_due(self.save_every, step),
+                best=self.best.headline is not None and self.best.step == step,
+                best_steps={int(ranked) for _, _, ranked in self.ranking},
+            )
+        )
+
     def _meet(self, trouble: Trouble) -> None:
         """Do what `guard.policy` says about an update that went wrong.
 
