@@ -131,6 +131,17 @@ def test_a_run_folder_is_one_tensorboard_run_also_after_a_resume(tmp_path):
     assert list(runs) == ["run/tensorboard"]
 
 
+def test_records_whose_file_was_removed_are_said_to_be_lost(tmp_path, caplog):
+    """They would go where nobody can read them."""
+    with Dashboard(tmp_path, first_step=0) as dashboard:
+        (tmp_path / "metrics.jsonl").unlink()
+        for step in (1, 2):
+            dashboard.record(step, {"train/loss": 1.0})
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"{tmp_path / 'metrics.jsonl'} cannot be written (it was removed): records are lost, training goes on"
+    ]
+
+
 def test_a_full_disk_costs_records_and_one_warning_a_file_but_not_the_run(tmp_path, caplog):
     """B95: the records that fit stay readable, and recording goes on when there is room again."""
     train(tmp_path, 0, 20)

@@ -27,19 +27,24 @@ class RecordsFile:
     def append(self, record: bytes) -> None:
         if self._file.closed:
             return
+        if not os.fstat(self._file.fileno()).st_nlink:
+            self._warn("it was removed")  # what is written now, nobody can read
         end = self._file.seek(0, os.SEEK_END)
         try:
             rest = memoryview(record)
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
-            if not self._has_warned:
-                log.warning("%s cannot be written (%s): records are lost, training goes on", self.path, error.strerror)
-                self._has_warned = True
+            self._warn(error.strerror)
             try:
                 self._file.truncate(end)
             except OSError:
                 self.close()  # a torn record would hide every later one from readers
+
+    def _warn(self, reason: str | None) -> None:
+        if not self._has_warned:
+            log.warning("%s cannot be written (%s): records are lost, training goes on", self.path, reason)
+            self._has_warned = True
 
     def close(self) -> None:
         """Records appended after this go nowhere. Calling it again does nothing."""

@@ -1,0 +1,24 @@
+"""The log file of a run."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from headloom.config.log_file import LogFile
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_log_on_a_full_disk_is_said_once_and_is_whole_elsewhere(caplog, capfd):
+    """In one line, not in a traceback for each line that is lost."""
+    handler = LogFile("/dev/full", encoding="utf-8")
+    logging.getLogger().addHandler(handler)
+    try:
+        for number in range(3):
+            logging.getLogger("headloom").warning("line %d", number)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    full = "/dev/full cannot be written (No space left on device): lines of the log are lost there, training goes on"
+    assert sorted(caplog.messages) == sorted([full, "line 0", "line 1", "line 2"])
+    assert "Traceback" not in capfd.readouterr().err
