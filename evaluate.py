@@ -1,4 +1,4 @@
-"""Score a checkpoint: python evaluate.py checkpoint=FILE [option=value ...]; --help shows what there is."""
+"""Score a checkpoint or translations: python evaluate.py checkpoint=FILE [option=value ...]; --help shows more."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,14 @@ from headloom.config.schema_use import EvaluateConfig
 
 
 def evaluate(config: EvaluateConfig) -> None:
-    from headloom import run  # loads torch: only now that every option is known to be right
+    from headloom.work import systems
 
-    run.evaluate(config)
+    if systems.are_texts(config):
+        systems.evaluate_systems(config, config.output)
+    else:
+        from headloom import run  # loads torch: only now that every option is known to be right
+
+        run.evaluate(config)
 
 
 if __name__ == "__main__":

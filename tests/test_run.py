@@ -119,6 +119,13 @@ def test_one_number_whichever_command_gives_it(trained, tmp_path, split):
     texts = lines_of(hypotheses), [lines_of(reference)]
     assert results["bleu"] == pytest.approx(sacrebleu.corpus_bleu(*texts).score)
     assert results["chrf"] == pytest.approx(sacrebleu.corpus_chrf(*texts).score)
+    if split == "valid":
+        command = [sys.executable, "-m", "sacrebleu", str(reference), "-i", str(tmp_path / "output.txt")]
+        options = ["-m", "bleu", "chrf", "ter", "-w", "4"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+        shown = [f"{score['score']:.4f}" for score in json.loads(done.stdout)]
+        assert shown == [f"{results[name]:.4f}" for name in ("bleu", "chrf", "ter")]
+        assert shown[:2] == [f"{record[f'valid/{name}']:.4f}" for name in ("bleu", "chrf")]
     written = json.loads((tmp_path / "scores" / "evaluation.json").read_bytes())
     assert written["num_pairs"] == len(texts[0]) == 12
     assert "version" in written["signatures"]["bleu"]
@@ -150,6 +157,42 @@ def test_a_checkpoint_whose_data_folder_cannot_be_had_here_is_scored_with_anothe
     results = run.evaluate(EvaluateConfig(data=EvaluateDataConfig(folder=tmp_path / "data"), **options))
     assert results["num_pairs"] > 0
     assert list((tmp_path / "data" / "prepared").iterdir())
+
+
+def test_checkpoints_and_translations_are_compared_in_one_table(trained, tmp_path, capsys):
+    """Best, last and a file; all by source length, the losses of which make up the loss."""
+    text = tmp_path / "text.txt"
+    text.write_text("a b\n" * 12, encoding="utf-8")
+    checkpoints = trained / "checkpoints"
+    found = run.evaluate(
+        EvaluateConfig(
+            checkpoint=checkpoints / "best.pt",
+            compare=[checkpoints / "step_4.pt", text],
+            decoding=GreedyConfig(max_length=20),
+            resamples=20,
+            lengths=[2, 4],
+            **FLOAT32,
+        )
+    )
+    assert list(found["systems"]) == ["best", "step_4", "text"]
+    assert [p["p_value"] is None for p in found["paired_bootstrap"]["bleu"].values()] == [True, False, False]
+    for name, results in found["systems"].items():
+        assert results["bleu"] == pytest.approx(found["paired_bootstrap"]["bleu"][name]["value"])
+        assert sum(row["num_pairs"] for row in results["by_source_length"]) == 12
+    rows = found["systems"]["best"]["by_source_length"]
+    assert min(row["loss"] for row in rows) <= found["systems"]["best"]["loss"] <= max(row["loss"] for row in rows)
+    folder = trained / "comparison" / "test"
+    assert (folder / "by_source_length.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "step_4" / "evaluation.json").exists()
+    assert "step_4" in capsys.readouterr().out
+    with text.open("a", encoding="utf-8") as stream:
+        stream.write("one more\n")
+    with pytest.raises(DataError, match=r"text\.txt has 13 lines and what .*best\.pt translates 12"):
+        run.evaluate(
+            EvaluateConfig(
+                checkpoint=checkpoints / "best.pt", compare=[text], decoding=GreedyConfig(max_length=20), **FLOAT32
+            )
+        )
 
 
 def test_scores_go_into_the_run_s_folder_and_to_stdout(trained, capsys):

@@ -1,15 +1,16 @@
 """Scores of translations, as sacreBLEU gives them; of classes, tags and numbers, counted here.
 
-`bleu` and `chrf` take detokenised text, cased, one reference each, and give
-what `sacrebleu REFERENCES < HYPOTHESES` prints: the signature says how to
-repeat it.
+`bleu`, `chrf` and `ter` take detokenised text, cased, one reference each, and
+give what `sacrebleu REFERENCES < HYPOTHESES -m bleu chrf ter` prints: the
+signature says how to repeat it.
 """
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Score:
-    """A score of a whole corpus, from 0 to 100, and sacreBLEU's signature of how it was made."""
+    """A score of a whole corpus, from 0 to 100 (ter may exceed it), and sacreBLEU's signature of how it was made."""
 
     value: float
-    signature: str
+    signature: str | None
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -43,6 +44,102 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return _corpus_score(_metric("chrf"), hypotheses, references)
 
 
+def ter(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Translation edit rate of the corpus (Snover et al. 2006): edits for each 100 words of the references, in lower
+    case. Lower is better.
+
+    Raises:
+        ValueError: the two differ in number, or there are none.
+    """
+    return _corpus_score(_metric("ter"), hypotheses, references)
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Percentage of hypotheses that are their reference, character by character.
+
+    Raises:
+        ValueError: the two differ in number, or there are none.
+    """
+    _check_numbers(hypotheses, references)
+    num_equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    return Score(100 * num_equal / len(references), None)
+
+
+TRANSLATION_SCORES: Mapping[str, Callable[[Sequence[str], Sequence[str]], Score]] = {
+    "bleu": bleu,
+    "chrf": chrf,
+    "ter": ter,
+    "exact_match": exact_match,
+}
+"""What is said of translations, in the order in which it is said."""
+QUICK_SCORES = ("bleu", "chrf")
+"""Those of them that a validation waits for: the edits of a model that is not trained yet take long to count."""
+
+
+def translation_scores(
+    hypotheses: Sequence[str], references: Sequence[str], names: Sequence[str] = tuple(TRANSLATION_SCORES)
+) -> dict[str, Score]:
+    """The scores called `names`: the one place where validation and evaluate.py have them from.
+
+    Raises:
+        ValueError: the two differ in number, or there are none.
+    """
+    return {name: TRANSLATION_SCORES[name](hypotheses, references) for name in names}
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A score with what paired bootstrap resampling says of it: `mean` and `interval` (half of the 95 % confidence
+    interval) of the resamples, and the `p_value` of the difference to the first system, None of that one itself."""
+
+    value: float
+    mean: float
+    interval: float
+    p_value: float | None
+
+
+def paired_bootstrap(
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], *, num_resamples: int, seed: int
+) -> tuple[dict[str, list[Resampled]], dict[str, str]]:
+    """BLEU, chrF and TER of named hypotheses, each system tested against the first (Koehn 2004), and the signatures.
+
+    sacreBLEU's own test: `sacrebleu REFERENCES -i A B --paired-bs` with SACREBLEU_SEED=`seed`, which is 1 or more.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+    from sacrebleu.significance import PairedTest
+
+    assert seed > 0, "sacreBLEU takes 0 for no seed"
+    for _, hypotheses in systems:
+        _check_numbers(hypotheses, references)
+    before = os.environ.get("SACREBLEU_SEED")
+    os.environ["SACREBLEU_SEED"] = str(seed)  # it has no argument for it
+    try:
+        test = PairedTest(
+            [(name, list(hypotheses)) for name, hypotheses in systems],
+            {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()},
+            [list(references)],
+            test_type="bs",
+            n_samples=num_resamples,
+        )
+        signatures, found = test()
+    finally:
+        if before is None:
+            del os.environ["SACREBLEU_SEED"]
+        else:
+            os.environ["SACREBLEU_SEED"] = before
+    ours = dict(zip(("bleu", "chrf", "ter"), signatures, strict=True))  # it renames metrics: chrF2
+    resampled: dict[str, list[Resampled]] = {}
+    for name, theirs in ours.items():
+        results: list[Any] = found[theirs]
+        resampled[name] = [
+            Resampled(float(r.score), float(r.mean), float(r.ci), None if r.p_value is None else float(r.p_value))
+            for r in results
+        ]
+    return resampled, {name: str(signatures[theirs]) for name, theirs in ours.items()}
+
+
 def sentence_chrf(hypothesis: str, reference: str) -> float:
     """chrF2 of one sentence, from 0 to 100."""
     return float(_metric("chrf").sentence_score(hypothesis, [reference]).score)
@@ -57,23 +154,30 @@ def sentence_bleu(hypothesis: str, reference: str) -> float:
 def _metric(name: str) -> "Metric":
     from sacrebleu.metrics.bleu import BLEU  # loaded here: a translation starts without it
     from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
     match name:
         case "bleu":
             return BLEU()
         case "sentence_bleu":
             return BLEU(effective_order=True)
+        case "ter":
+            return TER()
         case _:
             return CHRF()
 
 
-def _corpus_score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def _check_numbers(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     # sacreBLEU cuts to the shorter of the two without a word in some versions.
     if len(hypotheses) != len(references) or not references:
         raise ValueError(
             f"{len(hypotheses)} hypotheses and {len(references)} references: line n of one must translate what line n "
             "of the other does, and there must be one"
         )
+
+
+def _corpus_score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    _check_numbers(hypotheses, references)
     score = metric.corpus_score(hypotheses, [references])
     return Score(float(score.score), str(metric.get_signature()))
 

@@ -5,6 +5,7 @@ translation starts fast.
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -18,6 +19,7 @@ from headloom.training.memory import keep_freed_memory
 from headloom.work import families
 from headloom.work.base import Trained
 from headloom.work.families import load_trained
+from headloom.work.systems import evaluate_systems
 
 
 def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
@@ -56,13 +58,25 @@ def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     """Score a checkpoint; print the scores and write them, with the texts, to its `evaluation/` folder or `output`.
 
+    With `compare` several of them, and with `hypothesis` files in their place: see work/systems.py.
+
     Raises:
         ConfigError, DataError, CheckpointError: it cannot be scored; the message says why.
     """
     keep_freed_memory()
-    trained = _load(config, config.checkpoint)
-    output = config.output or _run_dir(config.checkpoint) / "evaluation" / config.data.name
-    return families.evaluate(trained, config, output)
+    output = config.output
+    if output is None and config.checkpoint is not None:
+        kind = "comparison" if config.compare else "evaluation"
+        output = _run_dir(config.checkpoint) / kind / config.data.name
+
+    def score(path: Path, folder: Path) -> dict[str, Any]:
+        data = config.data
+        if config.source is not None:
+            data = replace(data, source=config.source, target=config.reference)
+        one = replace(config, checkpoint=path, hypothesis=None, reference=None, source=None, compare=[], data=data)
+        return families.evaluate(_load(config, path), one, folder)
+
+    return evaluate_systems(config, output, score)
 
 
 def translate(config: TranslateConfig) -> None:

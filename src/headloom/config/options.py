@@ -23,7 +23,7 @@ from headloom.config.schema import CHOICES, DISCRIMINATORS, MODULES, ROOTS, Trai
 from headloom.config.schema_training import TrainerConfig
 
 TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
-PLURALS = {str: "texts", Path: "paths", float: "numbers"}
+PLURALS = {int: "whole numbers", str: "texts", Path: "paths", float: "numbers"}
 
 
 def takes(annotation: Any) -> str:
@@ -79,11 +79,13 @@ Train a model: python train.py [group=choice ...] [option=value ...]
   python train.py -m position=rope,sinusoidal seed=1,2         a sweep: four runs under multirun/DATE/TIME-ID
   python train.py --cfg job                                    show every option and its value, train nothing""",
     "evaluate": """\
-Score a checkpoint: python evaluate.py checkpoint=FILE [option=value ...]
+Score a checkpoint or translations: python evaluate.py checkpoint=FILE [option=value ...]
 
   python evaluate.py checkpoint=outputs/RUN/checkpoints/best.pt
   python evaluate.py checkpoint=... data.split=valid decoding=greedy
   python evaluate.py checkpoint=... data.source=new.en data.target=new.de
+  python evaluate.py checkpoint=best.pt compare=[last.pt,average.pt]   one table, and a paired bootstrap test
+  python evaluate.py hypothesis=ours.de reference=new.de compare=[theirs.de]
   python evaluate.py --cfg job                                 show every option and its value""",
     "translate": """\
 Translate, continue or label lines: python translate.py checkpoint=FILE [option=value ...]

@@ -1,6 +1,6 @@
 """Options of the commands that use a checkpoint: evaluate.py and translate.py."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -56,10 +56,31 @@ class EvaluateDataConfig:
 
 @dataclass(kw_only=True)
 class EvaluateConfig:
-    """Options of evaluate.py; the architecture, the tokenizer and the corpus come from the checkpoint."""
+    """Options of evaluate.py. The architecture, the tokenizer and the corpus come from the checkpoint; translations
+    that are there already (hypothesis, reference) need none."""
 
-    checkpoint: Path = MISSING
+    checkpoint: Path | None = None
     """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    hypothesis: Path | None = None
+    """Translations to score in place of a checkpoint, one a line; no model is loaded."""
+    reference: Path | None = None
+    """Reference translations of hypothesis, line by line."""
+    source: Path | None = None
+    """What hypothesis translates, line by line: for scores by source length, for comet, and for checkpoints in
+    compare."""
+    compare: list[Path] = field(default_factory=list)
+    """More systems beside the one above, in one table: checkpoints, or files of translations of the same sources.
+    Translations are tested against those of the first system by paired bootstrap resampling."""
+    resamples: int = 1000
+    """Resamples of the paired bootstrap."""
+    seed: int = 12345
+    """Seed of the resamples; sacreBLEU's own unless set."""
+    lengths: list[int] = field(default_factory=lambda: [5, 10, 15, 20, 30, 40, 60])
+    """Longest source of each row in the table by source length, in words divided by white space; a last row takes what
+    is longer. []: no table."""
+    comet: str | None = None
+    """A COMET model whose score is added, such as Unbabel/wmt22-comet-da (fetched when it is not there), or its .ckpt
+    file; opening one may run code that is in it. Needs the extra headloom[comet]."""
     data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
     position: StretchConfig = field(default_factory=StretchConfig)
     decoding: DecodingConfig = MISSING
@@ -68,8 +89,9 @@ class EvaluateConfig:
     precision: Precision = Precision.auto
     """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
     output: Path | None = None
-    """Folder for evaluation.json and the hypotheses. null: evaluation/valid, /test or /files in the
-    checkpoint's run folder."""
+    """Folder for evaluation.json, the texts and the plot by source length. null: evaluation/valid, /test or /files in
+    the checkpoint's run folder, comparison/ in place of evaluation/ with compare, and nothing written for
+    hypothesis."""
     baseline: bool = False
     """Print beside the scores those of a linear model of the same training rows (TF-IDF and logistic regression), tuned
     on the validation rows; for classification, regression and tagging. Needs the extra headloom[baseline]."""
@@ -77,6 +99,26 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         check_search("evaluate.py", self.decoding)
         check_precision("", self.device, self.precision)
+        rules.together("hypothesis", self.hypothesis, "reference", self.reference)
+        rules.at_least("resamples", self.resamples, 1)
+        rules.at_least("seed", self.seed, 1)
+        if any(longest < 1 for longest in self.lengths) or sorted(set(self.lengths)) != self.lengths:
+            raise ConfigError(f"lengths={self.lengths} must be numbers of words above 0 that grow, such as [10,20,40]")
+        if self.hypothesis is None and self.source is not None:
+            raise rules.no_effect("source", "no hypothesis")
+        if self.hypothesis is not None and self.checkpoint is not None:
+            raise ConfigError("hypothesis is scored in place of a checkpoint: to compare the two, name it in compare")
+        if self.hypothesis is not None and replace(self.data, folder=None) != EvaluateDataConfig():
+            raise rules.no_effect("data", "hypothesis, which is scored on reference")
+        if self.hypothesis is not None and self.comet is not None and self.source is None:
+            raise ConfigError("comet reads sources too: set source to the file that hypothesis translates")
+        systems = [self.hypothesis or self.checkpoint, *self.compare]
+        if again := [path for path in self.compare if systems.count(path) > 1]:
+            raise ConfigError(f"compare holds {again[0]}, which is there twice: name it once")
+        if not self.compare:
+            for option, default in (("resamples", 1000), ("seed", 12345)):
+                if getattr(self, option) != default:
+                    raise rules.no_effect(f"{option}={getattr(self, option)}", "nothing in compare")
 
 
 class LineFormat(Enum):

@@ -60,13 +60,18 @@ def to_config(composed: DictConfig, base: Path) -> Any:
 
 
 def check_files(config: Any) -> None:
-    """Every file that an option names is there and readable.
+    """Every file that an option names is there and readable, and there is one to evaluate.
 
     Not part of `to_config`: a configuration out of a checkpoint may name files of another machine.
 
     Raises:
         ConfigError: a file is missing, is a folder, or may not be read.
     """
+    if isinstance(config, EvaluateConfig) and config.checkpoint is None and config.hypothesis is None:
+        raise ConfigError(
+            "checkpoint is missing: set checkpoint=... (the checkpoint, such as outputs/RUN/checkpoints/best.pt), or "
+            "hypothesis=... and reference=..."
+        )
     for owner, option, name, value in _paths(config):
         if value == STANDARD_STREAM:
             continue
@@ -78,7 +83,8 @@ def check_files(config: Any) -> None:
         elif place in FOLDERS and not value.is_dir():
             raise ConfigError(f"{option}={value} is a file: name the folder")
         elif place is None and value.is_dir():
-            inside = f", such as {value / 'checkpoints' / 'best.pt'}" if option in ("checkpoint", "ensemble") else ""
+            of_a_run = option in ("checkpoint", "ensemble", "compare")
+            inside = f", such as {value / 'checkpoints' / 'best.pt'}" if of_a_run else ""
             raise ConfigError(f"{option}={value} is a folder: name a file{inside}")
         elif not os.access(value, os.R_OK):
             raise ConfigError(f"{option}={value} may not be read: change its permissions")

@@ -208,14 +208,22 @@ class Pool:
 
 
 class EvaluationBatches:
-    """Every row exactly once, similar lengths together; the same batches each time."""
+    """Every row, or each of `rows`, exactly once, similar lengths together; the same batches each time."""
 
     def __init__(
-        self, pairs: TokenPairs, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, max_tokens: int
+        self,
+        pairs: TokenPairs,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        rows: np.ndarray | None = None,
     ) -> None:
         self.pairs = pairs
         self._tokenizers = source_tokenizer, target_tokenizer
-        self._batches = ordered_batches(pairs.source_lengths, pairs.target_lengths, max_tokens=max_tokens)
+        rows = np.arange(len(pairs)) if rows is None else rows
+        source_lengths, target_lengths = pairs.source_lengths[rows], pairs.target_lengths[rows]
+        self._batches = [rows[some] for some in ordered_batches(source_lengths, target_lengths, max_tokens=max_tokens)]
 
     def __len__(self) -> int:
         return len(self._batches)

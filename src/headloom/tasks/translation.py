@@ -1,6 +1,6 @@
 """Translation: one line to one line, with an encoder-decoder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -28,8 +28,9 @@ class Evaluation:
     `metrics` has loss (nats per target token, eos counted, never smoothed),
     perplexity (its exponential) and accuracy (share of target tokens that get
     the highest logit, given the true ones before them); with a translator, also
-    bleu and chrf (0 to 100) of the translations, whose `signatures` and texts
-    (`hypotheses`, in the order of the corpus) are then there too.
+    the scores of `metrics.translation_scores` (0 to 100) of the translations,
+    whose `signatures` and texts (`hypotheses`, in the order of the corpus) are
+    then there too.
     """
 
     metrics: Mapping[str, float]
@@ -121,11 +122,13 @@ class TranslationTask:
         autocast_dtype: torch.dtype | None,
         description: str = "evaluation",
         ranks: Ranks = ALONE,
+        scores: Sequence[str] = metrics.QUICK_SCORES,
     ) -> Evaluation:
         """Score `model` on every pair of `batches`; no result depends on how they are batched.
 
         `translator` translates the raw sources of the corpus, so that the
-        scores are those of `translate.py` and sacreBLEU; None leaves them out.
+        `scores`, by their names in `metrics.TRANSLATION_SCORES`, are those of
+        `translate.py` and sacreBLEU; None leaves them out.
         The model is afterwards in the mode it was in, and no random number is
         drawn. `description` names the progress bars, which stderr shows if it
         is a terminal. Each of `ranks` scores and translates its share, and all
@@ -148,10 +151,10 @@ class TranslationTask:
         own = list(ranks.share(source for source, _ in texts))
         hypotheses = ranks.in_order(translator.translate(own, description=f"{description}: translating"))
         references = [target for _, target in texts]
-        scores = {"bleu": metrics.bleu(hypotheses, references), "chrf": metrics.chrf(hypotheses, references)}
+        found = metrics.translation_scores(hypotheses, references, scores)
         return Evaluation(
-            metrics={**values, **{name: score.value for name, score in scores.items()}},
-            signatures={name: score.signature for name, score in scores.items()},
+            metrics={**values, **{name: score.value for name, score in found.items()}},
+            signatures={name: score.signature for name, score in found.items() if score.signature},
             hypotheses=hypotheses,
         )
 

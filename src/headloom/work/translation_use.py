@@ -1,25 +1,27 @@
 """A translation checkpoint in use: scored by evaluate.py, a filter in translate.py."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headloom import build
+import numpy as np
+
+from headloom import build, metrics
 from headloom.build_decoding import build_translator
 from headloom.config import saved
 from headloom.config.schema_data import DataConfig
 from headloom.config.schema_decoding import DecodingConfig, ScoreConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.config.strict import check_can_be_written
-from headloom.data.files import open_parallel, written_beside
+from headloom.data.files import open_parallel
 from headloom.decoding.translator import Translator
 from headloom.errors import ConfigError, DataError
 from headloom.models.seq2seq import Seq2Seq
 from headloom.work.base import Trained
 from headloom.work.translation_filter import PairScorer, TranslationPredictor
+from headloom.work.translation_scores import Texts, add_scores, print_scores, require_comet, write_evaluation
 
 if TYPE_CHECKING:
     from headloom.data.text import TextPairs
@@ -74,7 +76,7 @@ def translation_predictor(
 def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
     """Score on a split of the corpus or on two files; print the scores and write them with the texts.
 
-    Writes evaluation.json, hypotheses.txt, source.txt and reference.txt to `output`.
+    Writes evaluation.json, hypotheses.txt, source.txt, reference.txt and by_source_length.png to `output`.
 
     Raises:
         ConfigError, DataError: it cannot be scored; the message says why.
@@ -82,6 +84,8 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
     from headloom.data.batch import EvaluationBatches
     from headloom.data.token_store import tokenize_pairs
 
+    if config.comet is not None:
+        require_comet()
     # The folder of the training may be another machine's.
     kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
     check_can_be_written("data.folder", kept.folder, folder=True)
@@ -95,35 +99,48 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
         truncate=True,
         description=name,
     )
-    batches = EvaluationBatches(tokens, *tokenizers, max_tokens=trained.config.trainer.max_tokens)
     assert isinstance(trained.model, Seq2Seq)
-    evaluation = build.build_task(trained.config.task).evaluate(
+
+    def batches(rows: np.ndarray | None = None) -> EvaluationBatches:
+        return EvaluationBatches(tokens, *tokenizers, max_tokens=trained.config.trainer.max_tokens, rows=rows)
+
+    task = build.build_task(trained.config.task)
+    evaluation = task.evaluate(
         trained.model,
-        batches,
+        batches(),
         translator_of(trained, config.decoding),
         device=trained.device,
         autocast_dtype=trained.dtype,
         description=name,
+        scores=tuple(metrics.TRANSLATION_SCORES),
     )
-    results = {
+
+    def loss(rows: np.ndarray) -> float:
+        assert isinstance(trained.model, Seq2Seq)
+        some = task.evaluate(
+            trained.model,
+            batches(rows),
+            None,
+            device=trained.device,
+            autocast_dtype=trained.dtype,
+            description=f"{name}, by length",
+        )
+        return some.metrics["loss"]
+
+    results: dict[str, Any] = {
         "checkpoint": str(config.checkpoint),
         "step": trained.step,
         "data": name,
         "num_pairs": len(tokens),
-        **{key: value for key, value in evaluation.metrics.items()},
+        **evaluation.metrics,
         "signatures": dict(evaluation.signatures),
         "decoding": saved.to_plain(config.decoding),
     }
-    texts = [tokens.text(row) for row in range(len(tokens))]
-    output.mkdir(parents=True, exist_ok=True)
-    _write_lines(output / "source.txt", [source for source, _ in texts])
-    _write_lines(output / "reference.txt", [target for _, target in texts])
-    _write_lines(output / "hypotheses.txt", evaluation.hypotheses)
-    with written_beside(output / "evaluation.json") as partial:
-        partial.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
-    for key, value in evaluation.metrics.items():
-        signature = evaluation.signatures.get(key)
-        sys.stdout.write(f"{key:<12}{value:>9.4f}" + (f"   {signature}" if signature else "") + "\n")
+    sources, references = zip(*(tokens.text(row) for row in range(len(tokens))), strict=True)
+    texts = Texts(evaluation.hypotheses, references, sources)
+    add_scores(results, texts, longest=config.lengths, comet=config.comet, loss=loss)
+    write_evaluation(output, results, texts)
+    print_scores(results, [*evaluation.metrics, *(["comet"] if config.comet is not None else [])])
     sys.stdout.write(f"{len(tokens)} pairs of {name}; texts and evaluation.json in {output}\n")
     return results
 
@@ -141,8 +158,3 @@ def _pairs_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple["TextPair
             f"{corpus.name} has no test split: score data.split=valid, or two files with data.source= and data.target="
         )
     return found, f"{corpus.name} {split}"
-
-
-def _write_lines(path: Path, lines: list[str]) -> None:
-    with written_beside(path) as partial:
-        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")

@@ -1,0 +1,187 @@
+"""Systems beside each other in evaluate.py: checkpoints, or files of translations that are there already.
+
+Without a checkpoint nothing here loads torch.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headloom import metrics
+from headloom.config.schema_use import EvaluateConfig
+from headloom.errors import ConfigError, DataError
+from headloom.work.translation_scores import (
+    Texts,
+    add_scores,
+    check_equal_numbers,
+    lines_of,
+    plot_lengths,
+    print_scores,
+    require_comet,
+    write_evaluation,
+    write_json,
+)
+
+ScoreCheckpoint = Callable[[Path, Path], Mapping[str, Any]]
+"""Scores the checkpoint of one path, with what it writes in the folder of the other; see families.evaluate."""
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether it begins as torch.save begins a file; text does not."""
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def are_texts(config: EvaluateConfig) -> bool:
+    """Whether no model is needed."""
+    return config.checkpoint is None and not any(map(is_checkpoint, config.compare))
+
+
+def evaluate_systems(
+    config: EvaluateConfig, output: Path | None, score_checkpoint: ScoreCheckpoint | None = None
+) -> dict[str, Any]:
+    """Score hypothesis or checkpoint, and each system of `compare` against it; print, and write to `output`.
+
+    With several systems each has a folder there, and comparison.json and by_source_length.png have them all.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: it cannot be scored; the message says why.
+    """
+    first = config.hypothesis or config.checkpoint
+    assert first is not None, "check_files asks for one"
+    if config.comet is not None:
+        require_comet()
+    paths = [first, *config.compare]
+    names = system_names(paths)
+    hypotheses = {path: lines_of(path) for path in paths if path == config.hypothesis or not is_checkpoint(path)}
+    if len(hypotheses) < len(paths) and output is None:
+        raise ConfigError("compare holds a checkpoint, whose translations are written: set output=FOLDER")
+    given = config.reference or config.data.target
+    references = lines_of(given) if given is not None else None
+    sources = lines_of(config.source) if config.source is not None else None
+    if given is not None and references is not None:  # before a model is loaded
+        for path, lines in [*hypotheses.items(), *([(config.source, sources)] if config.source and sources else [])]:
+            check_equal_numbers(path, lines, given, references)
+
+    results: list[Mapping[str, Any]] = []
+    for name, path in zip(names, paths, strict=True):
+        folder = output / name if output is not None and len(paths) > 1 else output
+        if len(paths) > 1:
+            sys.stdout.write(f"{name}: {path}\n")
+        if path not in hypotheses:
+            assert folder is not None
+            assert score_checkpoint is not None, "are_texts says that a model is needed"
+            results.append(score_checkpoint(path, folder))
+            found = _texts_in(folder)
+            if found is None:
+                if hypotheses:
+                    raise ConfigError(f"{path} does not translate: compare it with checkpoints only")
+                continue
+            hypotheses[path] = list(found.hypotheses)
+            its_sources, its_references = list(found.sources or ()), list(found.references)
+            if references not in (None, its_references) or sources not in (None, its_sources):
+                raise DataError(
+                    f"{path} was scored on other pairs than {paths[0]}: set data.source and data.target, so that all "
+                    "systems translate the same"
+                )
+            references, sources = its_references, its_sources
+        else:
+            assert references is not None, "hypothesis has reference, and a checkpoint has left its own"
+            check_equal_numbers(path, hypotheses[path], f"what {paths[0]} translates", references)
+            results.append(_score_file(config, path, Texts(hypotheses[path], references, sources), folder))
+    if len(paths) == 1:
+        return dict(results[0])
+    return _compare(config, names, results, [hypotheses.get(path) for path in paths], references, output)
+
+
+def _score_file(config: EvaluateConfig, path: Path, texts: Texts, folder: Path | None) -> dict[str, Any]:
+    scores = metrics.translation_scores(texts.hypotheses, texts.references)
+    results: dict[str, Any] = {
+        "hypothesis": str(path),
+        "num_pairs": len(texts.references),
+        **{name: score.value for name, score in scores.items()},
+        "signatures": {name: score.signature for name, score in scores.items() if score.signature},
+    }
+    add_scores(results, texts, longest=config.lengths, comet=config.comet)
+    print_scores(results, [name for name, value in results.items() if isinstance(value, float)])
+    if folder is not None:
+        write_evaluation(folder, results, texts)
+    sys.stdout.write(f"{len(texts.references):,} lines of {path}" + (f"; more in {folder}\n" if folder else "\n"))
+    return results
+
+
+def _texts_in(folder: Path) -> Texts | None:
+    """What a checkpoint was scored on, as it was written; None where it does not translate."""
+    found = [folder / f"{name}.txt" for name in ("hypotheses", "reference", "source")]
+    return Texts(*map(lines_of, found)) if found[0].exists() else None
+
+
+def _compare(
+    config: EvaluateConfig,
+    names: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
+    hypotheses: Sequence[Sequence[str] | None],
+    references: Sequence[str] | None,
+    output: Path | None,
+) -> dict[str, Any]:
+    comparison: dict[str, Any] = {"systems": dict(zip(names, results, strict=True))}
+    resampled: dict[str, list[metrics.Resampled]] = {}
+    translations = [(name, lines) for name, lines in zip(names, hypotheses, strict=True) if lines is not None]
+    if references is not None and len(translations) == len(names):
+        resampled, signatures = metrics.paired_bootstrap(
+            translations, references, num_resamples=config.resamples, seed=config.seed
+        )
+        comparison["paired_bootstrap"] = {
+            "signatures": signatures,
+            **{metric: dict(zip(names, map(vars, found), strict=True)) for metric, found in resampled.items()},
+        }
+    sys.stdout.write("\n" + comparison_table(names, results, resampled))
+    if resampled:
+        sys.stdout.write(
+            f"\n(p) of a difference to {names[0]}, and half of the 95 % confidence interval: "
+            f"{config.resamples:,} paired resamples\n"
+        )
+        for metric, signature in comparison["paired_bootstrap"]["signatures"].items():
+            sys.stdout.write(f"{metric:<12}{signature}\n")
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(output / "comparison.json", comparison)
+        lengths = {name: found.get("by_source_length") for name, found in comparison["systems"].items()}
+        if all(lengths.values()):
+            plot_lengths(output / "by_source_length.png", lengths)
+        sys.stdout.write(f"comparison.json, and a folder for each system, in {output}\n")
+    return comparison
+
+
+def comparison_table(
+    names: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
+    resampled: Mapping[str, Sequence[metrics.Resampled]],
+) -> str:
+    """A line for each system, a column for each score that one of them has."""
+    columns = list(dict.fromkeys(key for found in results for key, value in found.items() if isinstance(value, float)))
+    table = [["", *columns]]
+    for i, (name, found) in enumerate(zip(names, results, strict=True)):
+        cells = [name]
+        for column in columns:
+            cell = f"{found[column]:.4f}" if column in found else "-"
+            if column in resampled:
+                of_column = resampled[column][i]
+                cell += f" ± {of_column.interval:.4f}"
+                cell += "" if of_column.p_value is None else f" (p {of_column.p_value:.4f})"
+            cells.append(cell)
+        table.append(cells)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in table)
+    return "".join(row.rstrip() + "\n" for row in rows)
+
+
+def system_names(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths, without suffix, that tell them apart; the folders in them joined by dashes."""
+    ends = [path.with_suffix("").parts for path in paths]
+    for length in range(1, max(map(len, ends)) + 1):
+        names = ["-".join(part for part in end[-length:] if part not in ("/", "checkpoints")) for end in ends]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name}-{number}" for number, name in enumerate(names, start=1)]

@@ -1,0 +1,152 @@
+"""Translations that are there already, and systems beside each other."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_use import EvaluateConfig
+from headloom.errors import ConfigError, DataError
+from headloom.work import systems, translation_scores
+from headloom.work.systems import evaluate_systems, system_names
+
+ROOT = Path(__file__).parents[2]
+OURS = ["the cat sat on", "a dog ran home", "", "birds fly", "two men walk by the long river today"]
+THEIRS = ["the cat", "a dog went home", "x", "birds fly", "men walk by a river"]
+REFERENCE = ["the cat sat on it", "a dog ran home", "", "birds fly south", "two men walk along the long river today"]
+
+
+@pytest.fixture
+def texts(tmp_path) -> dict[str, Path]:
+    found = {"ours": OURS, "theirs": THEIRS, "reference": REFERENCE, "source": REFERENCE, "short": OURS[:4]}
+    for name, lines in found.items():
+        (tmp_path / f"{name}.txt").write_bytes("".join(line + "\n" for line in lines).encode())
+    return {name: tmp_path / f"{name}.txt" for name in found}
+
+
+def config(texts: dict[str, Path], **options) -> EvaluateConfig:
+    return EvaluateConfig(hypothesis=texts["ours"], reference=texts["reference"], decoding=GreedyConfig(), **options)
+
+
+def sacrebleu(*arguments: object, seed: int = 12345) -> str:
+    """What the command prints."""
+    line = [sys.executable, "-m", "sacrebleu", *map(str, arguments), "-m", "bleu", "chrf", "ter", "-w", "4"]
+    environment = os.environ | {"SACREBLEU_SEED": str(seed), "PYTHONUTF8": "1"}
+    return subprocess.run(line, capture_output=True, encoding="utf-8", check=True, env=environment).stdout
+
+
+def test_files_get_the_numbers_of_the_sacrebleu_command_and_load_no_torch(texts, tmp_path):
+    """B82: to the last digit that is printed, with its signatures."""
+    code = (
+        "import sys; from headloom.config import launch; import evaluate; from pathlib import Path;"
+        f"s = launch.run_once(evaluate.evaluate, name='evaluate', conf=Path({str(ROOT / 'conf')!r}));"
+        "sys.exit(s or ('torch' in sys.modules))"
+    )
+    options = [f"{name}={texts[other]}" for name, other in [("hypothesis", "ours"), ("reference", "reference")]]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True, cwd=ROOT)
+    printed = {line.split()[0]: line.split()[1:] for line in done.stdout.split("\n") if line}
+    command = json.loads(sacrebleu(texts["reference"], "-i", texts["ours"]))
+    for name, theirs in zip(("bleu", "chrf", "ter"), command, strict=True):
+        assert printed[name] == [f"{theirs['score']:.4f}", theirs["signature"]]
+    assert printed["exact_match"] == ["40.0000"]
+
+
+def test_the_bootstrap_is_that_of_the_sacrebleu_command(texts, tmp_path, capsys):
+    found = evaluate_systems(config(texts, compare=[texts["theirs"]], resamples=200, seed=7), tmp_path / "out")
+    files = texts["ours"], texts["theirs"]
+    table = sacrebleu(
+        *(texts["reference"], "-i", *files, "--paired-bs", "--paired-bs-n", 200, "-f", "text", "--no-color"), seed=7
+    )
+    for name in ("bleu", "chrf", "ter"):
+        ours, theirs = (found["paired_bootstrap"][name][system] for system in ("ours", "theirs"))
+        for system in (ours, theirs):
+            assert f"{system['value']:.4f} ({system['mean']:.4f} ± {system['interval']:.4f})" in table
+        assert ours["p_value"] is None
+        assert f"(p = {theirs['p_value']:.4f})" in table
+        assert found["paired_bootstrap"]["signatures"][name] in table
+    assert "p 0." in capsys.readouterr().out
+    assert "SACREBLEU_SEED" not in os.environ
+    assert json.loads((tmp_path / "out" / "comparison.json").read_bytes()) == found
+
+
+def test_all_is_said_by_source_length_too(texts, tmp_path, capsys):
+    results = evaluate_systems(config(texts, source=texts["source"], lengths=[2, 4]), tmp_path / "out")
+    rows = results["by_source_length"]
+    assert [(row["shortest"], row["longest"], row["num_pairs"]) for row in rows] == [(0, 2, 1), (3, 4, 2), (5, None, 2)]
+    assert [row["exact_match"] for row in rows] == [100, 50, 0]
+    assert rows[2]["ter"] == pytest.approx(translation_scores.metrics.ter(OURS[::4], REFERENCE[::4]).value)
+    assert (tmp_path / "out" / "by_source_length.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_bytes()) == results
+    shown = capsys.readouterr().out
+    assert "source words" in shown
+    assert "5+" in shown
+
+
+@pytest.mark.parametrize("options", [{"hypothesis": "short"}, {"compare": "short"}, {"source": "short"}])
+def test_files_of_unequal_length_are_refused_by_name(texts, tmp_path, options):
+    """B06: with both counts and both paths, before anything is scored."""
+    given = {name: [texts[value]] if name == "compare" else texts[value] for name, value in options.items()}
+    some = config(texts)
+    for name, value in given.items():
+        setattr(some, name, value)
+    with pytest.raises(DataError, match=r"short\.txt has 4 lines and .*reference\.txt 5"):
+        evaluate_systems(some, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hypothesis": Path("a")}, "hypothesis needs reference beside it"),
+        ({"source": Path("a"), "checkpoint": Path("b")}, "source has no effect"),
+        ({"hypothesis": Path("a"), "reference": Path("b"), "checkpoint": Path("c")}, "to compare the two"),
+        ({"hypothesis": Path("a"), "reference": Path("b"), "comet": "m"}, "set source"),
+        ({"checkpoint": Path("a"), "compare": [Path("b"), Path("a")]}, "compare holds a, which is there twice"),
+        ({"checkpoint": Path("a"), "compare": [Path("b")], "seed": 0}, "seed=0 is too small"),
+        ({"checkpoint": Path("a"), "compare": [Path("b")], "resamples": 0}, "resamples=0 is too small"),
+        ({"checkpoint": Path("a"), "seed": 3}, "seed=3 has no effect with nothing in compare"),
+        ({"checkpoint": Path("a"), "lengths": [5, 5]}, r"lengths=\[5, 5\] must be"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(options, message):
+    with pytest.raises(ConfigError, match=message):
+        EvaluateConfig(decoding=GreedyConfig(), **options)
+
+
+def test_systems_are_named_by_what_tells_them_apart():
+    assert system_names([Path("/r/checkpoints/best.pt"), Path("/r/checkpoints/last.pt")]) == ["best", "last"]
+    assert system_names([Path("/r/a/checkpoints/best.pt"), Path("/r/b/checkpoints/best.pt")]) == ["a-best", "b-best"]
+    assert system_names([Path("/r/a.txt"), Path("/r/a.pt")]) == ["r-a-1", "r-a-2"]
+
+
+def test_comet_without_its_package_is_refused_before_anything_is_scored(texts, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "comet", None)
+    monkeypatch.setattr(systems.require_comet.__globals__["importlib"].util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"install headloom\[comet\]"):
+        evaluate_systems(config(texts, source=texts["source"], comet="Unbabel/wmt22-comet-da"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_comet_adds_its_score_to_all_and_to_each_length(texts, monkeypatch):
+    """With a stand-in for the package, which is an extra: how it is called, and what becomes of its scores."""
+
+    class Model:
+        def predict(self, samples, **options):
+            assert set(samples[0]) == {"src", "mt", "ref"}
+            return SimpleNamespace(scores=[len(sample["mt"]) / 100 for sample in samples])
+
+    package = SimpleNamespace(download_model=lambda name: name, load_from_checkpoint=lambda path: Model(), __spec__=1)
+    monkeypatch.setitem(sys.modules, "comet", package)
+    monkeypatch.setattr(translation_scores.importlib.metadata, "version", lambda name: "2")
+    some = config(texts, source=texts["source"], comet="stand-in", lengths=[4])
+    results = evaluate_systems(some, None)
+    assert results["comet"] == pytest.approx(sum(map(len, OURS)) / 500)
+    assert results["signatures"]["comet"] == "model:stand-in|version:2"
+    total = math.fsum(row["comet"] * row["num_pairs"] for row in results["by_source_length"])
+    assert total == pytest.approx(5 * results["comet"])
