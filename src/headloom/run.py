@@ -73,7 +73,17 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
         data = config.data
         if config.source is not None:
             data = replace(data, source=config.source, target=config.reference)
-        one = replace(config, checkpoint=path, hypothesis=None, reference=None, source=None, compare=[], data=data)
+        one = replace(
+            config,
+            checkpoint=path,
+            hypothesis=None,
+            reference=None,
+            source=None,
+            compare=[],
+            resamples=EvaluateConfig.resamples,
+            seed=EvaluateConfig.seed,
+            data=data,
+        )
         return families.evaluate(_load(config, path), one, folder)
 
     return evaluate_systems(config, output, score)

@@ -116,8 +116,8 @@ class EvaluateConfig:
         if again := [path for path in self.compare if systems.count(path) > 1]:
             raise ConfigError(f"compare holds {again[0]}, which is there twice: name it once")
         if not self.compare:
-            for option, default in (("resamples", 1000), ("seed", 12345)):
-                if getattr(self, option) != default:
+            for option in ("resamples", "seed"):
+                if getattr(self, option) != getattr(EvaluateConfig, option):
                     raise rules.no_effect(f"{option}={getattr(self, option)}", "nothing in compare")
 
 
