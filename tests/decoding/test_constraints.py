@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from tables import BOS, EOS, PAD, Table, every_output
 
 from headloom.decoding.beam import beam_search
 from headloom.decoding.constraints import Constraints
 from headloom.decoding.ranking import BY_PROBABILITY, LengthPenalty, Ranking
+from headloom.decoding.required import RequiredPhrases
 from headloom.decoding.sampling import sample_search
 from headloom.decoding.search import NOTHING, Hypothesis, greedy_search
 
@@ -164,6 +166,14 @@ def test_a_phrase_is_required_of_its_sentence_only(beam_size):
         assert all(holds(best.ids, phrase) for phrase in required[seed])
         assert not any(holds(best.ids, phrase) for phrase in forbidden[seed])
         assert best.ids[: len(prefixes[seed])] == prefixes[seed]
+
+
+def test_a_beam_goes_on_when_each_row_of_it_holds_what_is_required():
+    """The tokens it runs over stay whole numbers, as an embedding takes them."""
+    required = RequiredPhrases([[[3]]], beam_size=2, eos_id=2)
+    required.advance(np.array([0, 0]), np.array([3, 3]))
+    assert required.next_tokens().shape == (2, 0)
+    assert required.next_tokens().dtype == np.int64
 
 
 def test_what_cannot_be_had_gives_nothing():

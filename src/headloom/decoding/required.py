@@ -42,7 +42,8 @@ class RequiredPhrases:
         ]
         width = max(map(len, found), default=0)
         distinct = [list(dict.fromkeys(tokens)) for tokens in found]
-        return np.array([tokens + [-1] * (width - len(tokens)) for tokens in distinct]).reshape(len(found), width)
+        rows = [tokens + [-1] * (width - len(tokens)) for tokens in distinct]
+        return np.array(rows, dtype=np.int64).reshape(len(found), width)
 
     def order(
         self, log_prob_BE: NDArray[np.float64], id_BE: NDArray[np.int64], room_B: NDArray[np.int64]
