@@ -145,6 +145,12 @@ def test_two_files_are_scored_as_the_split_they_are_copied_from(trained, tmp_pat
     assert not (tmp_path / "unequal").exists()
 
 
+def test_one_text_is_no_translation_to_score(trained, tmp_path):
+    options = {"checkpoint": best(trained), "decoding": GreedyConfig(), "output": tmp_path / "out", **FLOAT32}
+    with pytest.raises(ConfigError, match=r"score a translation with data\.source= and data\.target="):
+        run.evaluate(EvaluateConfig(data=EvaluateDataConfig(path=tmp_path / "new.en"), **options))
+
+
 def test_a_checkpoint_whose_data_folder_cannot_be_had_here_is_scored_with_another(trained, tmp_path):
     """Such as one from another machine, where the folder was somebody's home."""
     contents = load_checkpoint(best(trained))

@@ -86,6 +86,10 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
 
     if config.comet is not None:
         require_comet()
+    if config.data.path is not None:
+        raise ConfigError(
+            "data.path is for one text or labelled file; score a translation with data.source= and data.target="
+        )
     # The folder of the training may be another machine's.
     kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
     check_can_be_written("data.folder", kept.folder, folder=True)
