@@ -109,6 +109,7 @@ def test_a_wrong_choice_is_answered_with_the_right_ones(line: str, message: str)
         ("seed", "'seed' is not an override: write option=value"),
         ("data.path=a/epoch=3.gz", "quote the value, as in 'data.path=\"a/epoch=3.gz\"'"),
         ("data.path=日本", "quote the value, as in 'data.path=\"日本\"'"),
+        ("decoding.forbidden=[a,日本]", 'quote the value, as in \'decoding.forbidden=["a","日本"]\''),
     ],
 )
 def test_what_cannot_be_read_as_an_override_is_refused(line: str, message: str) -> None:
@@ -123,7 +124,7 @@ def test_what_cannot_be_read_as_an_override_is_refused(line: str, message: str) 
         ("optimizer.lr=", "a number or null"),
         ("optimizer.lr=true", "a number or null"),
         ("trainer.max_steps=3.7", "a whole number"),
-        ("trainer.max_tokens=1e3", "a whole number"),
+        ("trainer.max_steps=1e3", "a whole number"),
         ("trainer.max_steps=null", "a whole number"),
         ("norm.kind=rmss", "layer or rms. Did you mean 'norm.kind=rms'?"),
         ("model.bias=maybe", "true or false"),

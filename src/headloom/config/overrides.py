@@ -239,7 +239,9 @@ class _Checker:
         try:
             return OverridesParser.create(self.loader).parse_overrides([text])[0]
         except HydraException as error:
-            example = shlex.quote(f"{key}={quoted(value)}")
+            is_list = value.startswith("[") and value.endswith("]")
+            fixed = f"[{','.join(map(quoted, value[1:-1].split(',')))}]" if is_list else quoted(value)
+            example = shlex.quote(f"{key}={fixed}")
             raise ConfigError(f"'{text}' cannot be read: quote the value, as in {example}") from error
 
     def _values(self, override: Override) -> Iterator[Override]:
