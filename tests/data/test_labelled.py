@@ -8,6 +8,7 @@ import pytest
 from headloom.data.conll import open_conll
 from headloom.data.labelled import Columns, Format, Header, TextsOnly, open_labelled
 from headloom.data.labels import find_labels, find_spread
+from headloom.data.split import split_off
 from headloom.data.text import PairList
 from headloom.errors import ConfigError, DataError
 
@@ -162,6 +163,14 @@ def test_the_spread_of_values_is_that_of_all_of_them():
             find_spread(PairList([("t", "1"), ("t", label)]))
     with pytest.raises(DataError, match="all values are 1"):
         find_spread(PairList([("t", "1"), ("t", "1.0")]))
+
+
+def test_a_row_that_is_refused_is_named_by_its_line_in_the_file_also_after_a_split(opened, tmp_path):
+    pairs = opened("text\tlabel\n" + "".join(f"{name}\t{number}\n" for number, name in enumerate("abcdefghijkl")))
+    assert pairs.place(0) == f"{tmp_path / 'train.tsv'}: line 2"
+    for part in split_off(pairs, 0.4, cache=tmp_path):
+        for row, (_, number) in enumerate(part):
+            assert part.place(row) == f"{tmp_path / 'train.tsv'}: line {int(number) + 2}"
 
 
 @pytest.fixture

@@ -159,10 +159,10 @@ def test_a_new_label_is_named_in_training_and_in_evaluation(corpus, tmp_path):
     """B21."""
     config = corpus("classification", trainer={"max_steps": 1})
     (tmp_path / "new.tsv").write_text("ab\ta\nab\tnew\n")
-    with pytest.raises(DataError, match=r"valid: row 2 of .*new\.tsv: label 'new' is none of the 2 .* \(a, b\)"):
+    with pytest.raises(DataError, match=r"new\.tsv: line 2: label 'new' is none of the 2 .* \(a, b\)"):
         run.train(replace(config, data=replace(config.data, valid_path=tmp_path / "new.tsv")), tmp_path / "refused")
     run.train(config, tmp_path / "run")
-    with pytest.raises(DataError, match=r"row 2 of .*new\.tsv: label 'new'"):
+    with pytest.raises(DataError, match=r"new\.tsv: line 2: label 'new'"):
         evaluate(tmp_path / "run", tmp_path / "out", path=tmp_path / "new.tsv")
     with pytest.raises(ConfigError, match=r"score a labelled file with data\.path="):
         evaluate(tmp_path / "run", tmp_path / "out", source=tmp_path / "new.tsv", target=tmp_path / "new.tsv")

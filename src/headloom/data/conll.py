@@ -79,6 +79,9 @@ class _Sentences(TextPairs):
                 words, tags = [], []
                 start, end = next(extents, (len(self._lines), len(self._lines) + 1))
 
+    def place(self, row: int) -> str:
+        return f"{self.name}: sentence from line {int(self._extent[row, 0]) + 1}"
+
     def _extents(self) -> Iterator[tuple[int, int]]:
         """First line of each sentence, and the one after its last."""
         start: int | None = None

@@ -134,13 +134,15 @@ class _LabelledLines(TextPairs):
     def __getitem__(self, row: int) -> tuple[str, str]:
         if row < 0:
             raise IndexError(f"row {row} of {len(self)}")
-        number = row + self._num_names
-        return self._parse(self._lines[number], f"{self.name}: line {number + 1}")
+        return self._parse(self._lines[row + self._num_names], self.place(row))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(self._lines):
             if number >= self._num_names:
                 yield self._parse(line, f"{self.name}: line {number + 1}")
+
+    def place(self, row: int) -> str:
+        return f"{self.name}: line {row + self._num_names + 1}"
 
 
 def _open_tsv(path: Path, columns: Columns, header: Header, *, cache: Path) -> TextPairs:

@@ -244,7 +244,7 @@ def _write(folder: Path, pairs: TextPairs, encoder: RowEncoder, description: str
             try:
                 target.append(encoder.targets(rows, labels))
             except BadTarget as error:
-                raise DataError(f"{description}: row {num_rows + error.index + 1} of {pairs.name}: {error}") from None
+                raise DataError(f"{pairs.place(num_rows + error.index)}: {error}") from None
             num_truncated += int(rows.is_cut.sum())
             num_rows += len(texts)
             progress.update(len(texts))

@@ -80,9 +80,7 @@ def find_spread(pairs: TextPairs) -> tuple[float, float]:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise DataError(
-                f"row {row + 1} of {pairs.name}: label {label!r} is no finite number, which task=regression needs"
-            )
+            raise DataError(f"{pairs.place(row)}: label {label!r} is no finite number, which task=regression needs")
         num_rows += 1
         step = value - mean
         mean += step / num_rows

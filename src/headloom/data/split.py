@@ -122,8 +122,10 @@ class _Rest(TextPairs):
         return len(self._pairs) - len(self._left_out)
 
     def __getitem__(self, row: int) -> tuple[str, str]:
-        checked_row(row, len(self))
-        return self._pairs[row + int(np.searchsorted(self._kept_before, row, side="right"))]
+        return self._pairs[self._row(checked_row(row, len(self)))]
+
+    def place(self, row: int) -> str:
+        return self._pairs.place(self._row(row))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         left_out = iter(self._left_out.tolist())
@@ -133,3 +135,6 @@ class _Rest(TextPairs):
                 next_out = next(left_out, None)
             else:
                 yield pair
+
+    def _row(self, row: int) -> int:
+        return row + int(np.searchsorted(self._kept_before, row, side="right"))

@@ -36,6 +36,10 @@ class TextPairs(ABC):
         for row in range(len(self)):
             yield self[row]
 
+    def place(self, row: int) -> str:
+        """Where pair `row` stands, for messages: of a part of a file, the place in the file."""
+        return f"row {row + 1} of {self.name}"
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -77,6 +81,9 @@ class Subset(TextPairs):
 
     def __getitem__(self, row: int) -> tuple[str, str]:
         return self._pairs[int(self._rows[checked_row(row, len(self._rows))])]
+
+    def place(self, row: int) -> str:
+        return self._pairs.place(int(self._rows[row]))
 
 
 def content_hash(parts: Iterable[str]) -> str:
