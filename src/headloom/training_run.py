@@ -200,6 +200,8 @@ class TrainingRun:
             self.contents = None  # it holds a second copy of everything
             if self.resumed_from == self.checkpoints.last:
                 loop.name_last()
+            elif self.resumed_from is not None:
+                loop.take_best(self.resumed_from)
         if loop.is_finished and not self.ranks.first_does(self._lacks_average):
             logger.info("already finished at step %d: raise trainer.max_steps to train on", first_step)
             return loop.headline

@@ -303,6 +303,16 @@ def test_a_run_killed_before_the_last_checkpoint_had_its_other_names_gives_them(
     assert load_checkpoint(tmp_path / "best.pt")["step"] == 6
 
 
+def test_the_best_checkpoint_comes_along_to_the_folder_of_a_run_that_is_resumed_elsewhere(make_loop, tmp_path):
+    """Or a run that finds none better would end without one."""
+    make_loop(iter([1.0, 2.0, 2.0]), folder=tmp_path / "old", evaluate_every=2, save_every=2).run(Interrupt())
+    for number, name in enumerate(("step_2.pt", "step_4.pt", "last.pt")):
+        start = tmp_path / "old" / name
+        loop = make_loop(folder=tmp_path / str(number)).load_contents(load_checkpoint(start))
+        loop.take_best(start)
+        assert load_checkpoint(tmp_path / str(number) / "best.pt")["step"] == 2
+
+
 def test_none_are_numbered_when_none_are_kept_and_strangers_are_left_alone(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=0)
     (tmp_path / "step_old.pt").write_bytes(b"")

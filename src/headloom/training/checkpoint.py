@@ -217,6 +217,14 @@ class CheckpointFolder:
                 if _number(path) not in best_steps:
                     path.unlink()
 
+    def take_best(self, resumed_from: Path, *, step: int) -> None:
+        """Where there is no `best.pt` yet: that of `step`, if a checkpoint of it lies where the run is resumed from."""
+        names = (resumed_from.name, "best.pt", f"best_{step}.pt", f"step_{step}.pt")
+        paths = [] if self.best.exists() else [resumed_from.with_name(name) for name in names]
+        for path in paths:
+            if path.exists() and load_checkpoint(path)["step"] == step:
+                return copy_checkpoint(path, self.best)
+
     def _also(self, path: Path) -> None:
         if not (path.exists() and path.samefile(self.last)):
             copy_checkpoint(self.last, path)

@@ -6,6 +6,7 @@ import signal as signals
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self, assert_never
 
 import torch
@@ -129,7 +130,9 @@ class Loop:
         if self._is_patience_out():
             logger.info("no better %s in %d validations: training ends", name, self.best.num_worse)
         if not interrupted and self.best.headline is not None:
-            logger.info("best %s=%.4f at step %d: %s", name, self.best.headline, self.best.step, self.checkpoints.best)
+            best = self.checkpoints.best  # a run that was resumed elsewhere may have left it there
+            where = best if best.exists() else f"not in {best.parent}"
+            logger.info("best %s=%.4f at step %d: %s", name, self.best.headline, self.best.step, where)
         return self.headline
 
     def _is_interrupted(self, interrupt: Interrupt) -> bool:
@@ -211,6 +214,11 @@ class Loop:
                 best_steps={int(ranked) for _, _, ranked in self.ranking},
             )
         )
+
+    def take_best(self, resumed_from: Path) -> None:
+        """The best checkpoint so far comes along from where the run is resumed from: no later one may beat it."""
+        if self.best.headline is not None:
+            self.ranks.first_does(lambda: self.checkpoints.take_best(resumed_from, step=self.best.step))
 
     def _meet(self, trouble: Trouble) -> None:
         """Do what `guard.policy` says about an update that went wrong.
