@@ -162,6 +162,7 @@ def _tell_texts_apart(encoder: Stack, separator: int) -> None:
         scaled=plain.scale != 1.0,
         dropout=plain.dropout.probability,
         separator=separator,
+        token_dropout=plain.token_dropout,
     )
 
 

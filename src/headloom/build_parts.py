@@ -104,6 +104,7 @@ class Parts:
             self._added_positions(),
             scaled=self.model.scale_embedding,
             dropout=self.dropout(self.model.embedding_dropout),
+            token_dropout=self.model.token_dropout,
         )
 
     def _self_attention(self, position: Positional | None) -> MultiHeadAttention:

@@ -87,6 +87,7 @@ def config(**parts: Any) -> TrainConfig:
         (T5Config, {"num_buckets": 2}, "position.num_buckets=2"),
         (T5Config, {"num_buckets": 7}, "position.num_buckets=7 is odd"),
         (T5Config, {"max_distance": 16}, "position.max_distance=16 is not above half of position.num_buckets=32"),
+        (Seq2SeqConfig, {"token_dropout": 1.0}, "model.token_dropout=1.0"),
         (Seq2SeqConfig, {"stochastic_depth": 1.0}, "model.stochastic_depth=1.0"),
         (Seq2SeqConfig, {"residual_scale": 0.0}, "model.residual_scale=0.0"),
         (FullAttentionConfig, {"soft_cap": 0.0}, "attention.soft_cap=0.0"),

@@ -170,6 +170,12 @@ def test_identity_and_bytes_give_any_line_back(text):
         assert tokenizer.decode(tokenizer.encode([text])[0]) == text
 
 
+def test_a_tokenizer_that_folds_case_reads_capitals_as_small_letters():
+    folding = trained(normalization="nmt_nfkc_cf")
+    assert folding.encode(["A DOG", "\u00c9t\u00e9"]) == folding.encode(["a dog", "\u00e9t\u00e9"])
+    assert trained().encode(["A DOG"]) != trained().encode(["a dog"])
+
+
 def test_blank_text_has_no_ids_under_the_default_normalization():
     assert trained().encode(["", " ", "\u3000\t"]) == [[], [], []]
 

@@ -182,7 +182,9 @@ def test_a_sentence_of_nothing_but_padding_spoils_no_gradient(build, dropout, dt
         torch.testing.assert_close(hidden_BTD[rest], without_BTD)
 
 
-@pytest.mark.parametrize("place", ["embedding_dropout", "attention_dropout", "activation_dropout", "residual_dropout"])
+@pytest.mark.parametrize(
+    "place", ["embedding_dropout", "token_dropout", "attention_dropout", "activation_dropout", "residual_dropout"]
+)
 @pytest.mark.parametrize("position", ["sinusoidal", "rope"])
 def test_each_dropout_ends_with_training(build, place, position):
     """B28: evaluation is that of the same weights without dropout, bit for bit, cached or not; training is not."""

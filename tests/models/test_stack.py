@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from headloom.build_parts import Parts
 from headloom.config.schema_position import LearnedConfig, RopeConfig, SinusoidalConfig
-from headloom.models.stack import Stack
+from headloom.models.classifier import SegmentEmbedding
+from headloom.models.stack import Embedding, Stack
+from headloom.nn.positional import Sinusoidal
 
 V, D = 19, 16
 POSITIONS = {"sinusoidal": SinusoidalConfig(), "learned": LearnedConfig(max_length=64), "rope": RopeConfig()}
@@ -23,6 +25,23 @@ def stack(make_config, request) -> Stack:
 
 def tokens(*shape: int) -> Tensor:
     return torch.randint(V, shape)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("segments", [False, True])
+def test_token_dropout_drops_whole_tokens_and_scales_the_others(segments):
+    """A dropped token keeps its position; the expectation is that of all tokens."""
+    table, options = nn.Embedding(V, D), {"scaled": True, "dropout": 0.0, "token_dropout": 0.25}
+    embedding = Embedding(table, Sinusoidal(D), **options)
+    if segments:
+        embedding = SegmentEmbedding(table, Sinusoidal(D), separator=V, **options)
+    token_BT = tokens(40, 50)
+    position_BTD = Sinusoidal(D).embed(torch.zeros(40, 50, D))
+    whole_BTD = embedding.eval()(token_BT) - position_BTD
+    left_BTD = embedding.train()(token_BT) - position_BTD
+    dropped_BT = left_BTD.abs().amax(-1) < 1e-5
+    torch.testing.assert_close(left_BTD, whole_BTD / 0.75 * ~dropped_BT[..., None], atol=1e-4, rtol=1e-4)
+    assert 0.2 < dropped_BT.float().mean() < 0.3
 
 
 @torch.no_grad()

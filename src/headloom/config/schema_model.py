@@ -51,6 +51,9 @@ class ModelConfig:
     """Probability that a value is dropped in training, in [0, 1); the four options below refine it."""
     embedding_dropout: float | None = None
     """Dropout of the embeddings (positions added). null: model.dropout."""
+    token_dropout: float = 0.0
+    """Probability that the whole embedding of a token is dropped in training, its position apart, in [0, 1):
+    Iyyer et al. (2015), section 2.3. Against overfitting to single words of a small corpus."""
     attention_dropout: float | None = None
     """Dropout of the attention weights. null: model.dropout."""
     activation_dropout: float | None = None
@@ -78,6 +81,7 @@ class ModelConfig:
         rules.at_least("model.d_ff", self.d_ff, 1)
         for place in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "residual_dropout"):
             rules.share(f"model.{place}", getattr(self, place))
+        rules.share("model.token_dropout", self.token_dropout)
         rules.share("model.stochastic_depth", self.stochastic_depth)
         rules.above_zero("model.residual_scale", self.residual_scale)
         if self.d_model % self.num_heads:

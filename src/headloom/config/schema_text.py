@@ -22,6 +22,7 @@ class TokenizerKind(Enum):
 
 class Normalization(Enum):
     nmt_nfkc = "nmt_nfkc"  # NFKC with some more kinds of space and control characters folded
+    nmt_nfkc_cf = "nmt_nfkc_cf"  # that, and case folded
     nfkc = "nfkc"
     identity = "identity"
 
@@ -61,8 +62,9 @@ class SubwordConfig(TokenizerConfig):
     target_model: Path | None = None
     """SentencePiece model file for the target; only with joint=false. null: train one."""
     normalization: Normalization | None = None
-    """Unicode folding before pieces are cut: nmt_nfkc, nfkc or identity. null: nmt_nfkc, but identity for
-    task=language_modeling, whose text is to come back as it was."""
+    """Unicode folding before pieces are cut: nmt_nfkc, nmt_nfkc_cf (which makes small letters of capitals, for texts
+    that are only read), nfkc or identity. null: nmt_nfkc, but identity for task=language_modeling, whose text is to
+    come back as it was."""
     character_coverage: float = 1.0
     """Share of the text's characters that get a piece of their own, in (0, 1]."""
     byte_fallback: bool = True

@@ -14,7 +14,7 @@ from headloom.errors import ConfigError, DataError
 logger = logging.getLogger(__name__)
 
 KINDS = ("bpe", "unigram", "char")
-NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
+NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "identity")
 MAX_LINE_BYTES = 4192
 """SentencePiece's trainer skips a longer line without a word; here such a line is cut into pieces of this size."""
 _NUM_SPECIALS = 4

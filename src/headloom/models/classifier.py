@@ -66,9 +66,16 @@ class SegmentEmbedding(Embedding):
     """
 
     def __init__(
-        self, table: nn.Embedding, positional: Positional, *, scaled: bool, dropout: float, separator: int
+        self,
+        table: nn.Embedding,
+        positional: Positional,
+        *,
+        scaled: bool,
+        dropout: float,
+        separator: int,
+        token_dropout: float = 0.0,
     ) -> None:
-        super().__init__(table, positional, scaled=scaled, dropout=dropout)
+        super().__init__(table, positional, scaled=scaled, dropout=dropout, token_dropout=token_dropout)
         self.separator = separator
         self.second_D = nn.Parameter(torch.zeros(table.embedding_dim))
 

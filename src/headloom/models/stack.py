@@ -11,24 +11,34 @@ from torch import Tensor, nn
 
 from headloom.nn.attention import KeyValues
 from headloom.nn.blocks import EncoderBlock
-from headloom.nn.dropout import Dropout
+from headloom.nn.dropout import Dropout, dropout
 from headloom.nn.positional import Positional
 from headloom.nn.residual import to_step_precision
 
 
 class Embedding(nn.Module):
-    """Tokens as vectors: table, scale sqrt(D) (Vaswani et al. 2017, section 3.4), positions, dropout."""
+    """Tokens as vectors: table, scale sqrt(D) (Vaswani et al. 2017, section 3.4), positions, dropout.
 
-    def __init__(self, table: nn.Embedding, positional: Positional, *, scaled: bool, dropout: float) -> None:
+    `token_dropout` drops whole tokens, each with this probability, in training: Iyyer et al. (2015), section 2.3.
+    A dropped token is zeros, its position stays; the others are scaled so that the expectation is kept.
+    """
+
+    def __init__(
+        self, table: nn.Embedding, positional: Positional, *, scaled: bool, dropout: float, token_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.table = table
         self.positional = positional
         self.scale = math.sqrt(table.embedding_dim) if scaled else 1.0
         self.dropout = Dropout(dropout)
+        self.token_dropout = token_dropout
 
     def vectors(self, token_BT: Tensor) -> Tensor:
         """x_BTD before positions are added."""
-        return self.table(token_BT) * self.scale
+        x_BTD = self.table(token_BT) * self.scale
+        if self.training and self.token_dropout:
+            x_BTD = x_BTD * dropout(x_BTD.new_ones(*token_BT.shape, 1), self.token_dropout)
+        return x_BTD
 
     def forward(self, token_BT: Tensor, *, first: int = 0, position_BT: Tensor | None = None) -> Tensor:
         """x_BTD. Positions count from `first`, or are those of `position`, where sequences share a row."""
