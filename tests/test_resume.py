@@ -38,7 +38,7 @@ def config(make_config, folder) -> TrainConfig:
     return make_config(
         folder / "data",
         task=TranslationConfig(
-            r_drop=1.0, scheduled_sampling=0.5, sampling_decay=SamplingDecay.linear, sampling_steps=8
+            r_drop=1.0, scheduled_sampling=0.5, sampling_decay=SamplingDecay.linear, sampling_updates=8
         ),
         model={"dropout": 0.1},
         tokenizer=BpeConfig(vocab_size=60, byte_fallback=False, dropout=0.3),

@@ -206,7 +206,7 @@ def build_task(config: schema_text.TaskConfig) -> TranslationTask:
                 sampling = ScheduledSampling(
                     probability=config.scheduled_sampling,
                     decay=Decay[config.sampling_decay.name],
-                    num_steps=config.sampling_steps,
+                    num_steps=config.sampling_updates,
                 )
             return TranslationTask(
                 label_smoothing=config.label_smoothing,

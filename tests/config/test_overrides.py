@@ -54,10 +54,7 @@ def test_a_misspelt_option_is_refused_however_it_is_set(plus: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            "stpes=5",
-            "'stpes' is not an option. Did you mean 'task.sampling_steps' or 'schedule.warmup_steps'",
-        ),
+        ("stpes=5", "'stpes' is not an option. Did you mean 'schedule.warmup_steps' or 'trainer.max_steps'"),
         ("lr=1", NOT_AN_OPTION("lr", "optimizer.lr")),
         ("++optim.lrr=1", NOT_AN_OPTION("optim.lrr", "optimizer.lr")),
         ("modle=small", NOT_AN_OPTION("modle", "model")),

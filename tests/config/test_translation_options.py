@@ -10,11 +10,11 @@ from headloom.errors import ConfigError
         ({"r_drop": -1.0}, "task.r_drop=-1.0 is too small"),
         ({"scheduled_sampling": 1.5}, "task.scheduled_sampling=1.5 is out of range"),
         ({"sampling_decay": SamplingDecay.linear}, "task.sampling_decay=linear has no effect with"),
-        ({"scheduled_sampling": 0.5, "sampling_decay": SamplingDecay.linear}, "set task.sampling_steps"),
-        ({"scheduled_sampling": 0.5, "sampling_steps": 9}, "task.sampling_steps=9 has no effect with"),
+        ({"scheduled_sampling": 0.5, "sampling_decay": SamplingDecay.linear}, "set task.sampling_updates"),
+        ({"scheduled_sampling": 0.5, "sampling_updates": 9}, "task.sampling_updates=9 has no effect with"),
         (
-            {"scheduled_sampling": 0.5, "sampling_decay": SamplingDecay.linear, "sampling_steps": 0},
-            "task.sampling_steps=0 is too small",
+            {"scheduled_sampling": 0.5, "sampling_decay": SamplingDecay.linear, "sampling_updates": 0},
+            "task.sampling_updates=0 is too small",
         ),
     ],
 )

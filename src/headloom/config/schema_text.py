@@ -201,9 +201,9 @@ class TranslationConfig(TaskConfig):
     what task.sampling_decay goes to. 0: the true tokens."""
     sampling_decay: SamplingDecay = SamplingDecay.constant
     """How the probability rises to task.scheduled_sampling, by the share of true tokens (Bengio et al. 2015, section
-    2.4) after i updates, with k = task.sampling_steps: constant (there from the start), linear (1 - i/k), exponential
+    2.4) after i updates, with k = task.sampling_updates: constant (there from the start), linear (1 - i/k), exponential
     (exp(-i/k)) or inverse_sigmoid (k / (k + exp(i/k)), half at about k ln k)."""
-    sampling_steps: int | None = None
+    sampling_updates: int | None = None
     """k of task.sampling_decay, in updates. null: of constant, which needs none."""
 
     def __post_init__(self) -> None:
@@ -211,13 +211,13 @@ class TranslationConfig(TaskConfig):
         rules.share("task.label_smoothing", self.label_smoothing)
         rules.at_least("task.r_drop", self.r_drop, 0)
         rules.share("task.scheduled_sampling", self.scheduled_sampling, with_one=True)
-        rules.at_least("task.sampling_steps", self.sampling_steps, 1)
+        rules.at_least("task.sampling_updates", self.sampling_updates, 1)
         decays = self.sampling_decay is not SamplingDecay.constant
         if decays and self.scheduled_sampling == 0:
             raise rules.no_effect(f"task.sampling_decay={self.sampling_decay.name}", "task.scheduled_sampling=0")
-        if decays and self.sampling_steps is None:
+        if decays and self.sampling_updates is None:
             raise ConfigError(
-                f"task.sampling_decay={self.sampling_decay.name} needs a number of updates: set task.sampling_steps"
+                f"task.sampling_decay={self.sampling_decay.name} needs a number of updates: set task.sampling_updates"
             )
-        if not decays and self.sampling_steps is not None:
-            raise rules.no_effect(f"task.sampling_steps={self.sampling_steps}", "task.sampling_decay=constant")
+        if not decays and self.sampling_updates is not None:
+            raise rules.no_effect(f"task.sampling_updates={self.sampling_updates}", "task.sampling_decay=constant")
