@@ -9,9 +9,13 @@ import torch
 from torch import nn
 
 from headloom import build
-from headloom.build_language import EVALUATION_TOKENS, build_running_text_tokenizer, build_text_corpus
+from headloom.build_language import (
+    EVALUATION_TOKENS,
+    build_running_text_tokenizer,
+    build_text_corpus,
+    build_text_sampler,
+)
 from headloom.build_parts import Parts
-from headloom.build_pretraining import build_text_sampler
 from headloom.config import schema_language
 from headloom.config import schema_pretraining as schema
 from headloom.config.schema import TrainConfig
@@ -99,7 +103,7 @@ def build_training_batches(
 ) -> LineBatches | PairedBatches:
     trainer = config.trainer
     if isinstance(tokens, TextTokens):
-        sampler = build_text_sampler(config, tokens)
+        sampler = build_text_sampler(config, tokens, length=config.data.max_length - 1)  # what leads a row has room
         assert isinstance(sampler, DocumentSampler)
         return LineBatches(tokens, tokenizer, sampler, pad_to_multiple=trainer.pad_to_multiple)
     batches = TrainingBatches(

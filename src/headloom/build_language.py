@@ -19,13 +19,14 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_data import DataConfig
 from headloom.data import text_corpora
 from headloom.data.running_text import Documents, RunningText, TextCorpus
+from headloom.data.sampled import Sampler
 from headloom.data.text_batch import TextEvaluationBatches, TextTrainingBatches
 from headloom.data.text_sampler import (
     BlockOrder,
     BlockSampler,
     DocumentSampler,
     PackedSampler,
-    TextSampler,
+    Stretches,
     rows_for,
 )
 from headloom.data.text_store import TextTokens
@@ -132,21 +133,22 @@ def _lines(text: RunningText) -> Iterator[str]:
 
 def build_training_batches(config: TrainConfig, tokens: TextTokens, tokenizer: Tokenizer) -> TextTrainingBatches:
     """Endless batches of at most `trainer.max_tokens` tokens."""
+    sampler = build_text_sampler(config, tokens, length=config.data.max_length)
+    return TextTrainingBatches(tokens, tokenizer, sampler, pad_to_multiple=config.trainer.pad_to_multiple)
+
+
+def build_text_sampler(config: TrainConfig, tokens: TextTokens, *, length: int) -> Sampler[Stretches]:
+    """Rows of `length` targets at most, as many a batch as rows of `data.max_length` fit."""
     data = config.data
     assert isinstance(data, schema.RunningTextConfig)
-    length, max_tokens, seed = data.max_length, config.trainer.max_tokens, config.seed
-    sampler: TextSampler
+    max_tokens, seed = config.trainer.max_tokens, config.seed
+    num_rows = rows_for(max_tokens, data.max_length)
     match data.batching:
         case schema.Batching.blocks:
-            sampler = BlockSampler(
-                len(tokens),
-                length=length,
-                num_rows=rows_for(max_tokens, length),
-                order=BlockOrder[(data.order or schema.BlockOrder.shuffled).name],
-                seed=seed,
-            )
+            order = BlockOrder[(data.order or schema.BlockOrder.shuffled).name]
+            return BlockSampler(len(tokens), length=length, num_rows=num_rows, order=order, seed=seed)
         case schema.Batching.documents:
-            sampler = DocumentSampler(
+            return DocumentSampler(
                 tokens,
                 length=length,
                 max_tokens=max_tokens,
@@ -154,10 +156,9 @@ def build_training_batches(config: TrainConfig, tokens: TextTokens, tokenizer: T
                 pad_to_multiple=config.trainer.pad_to_multiple,
             )
         case schema.Batching.packed:
-            sampler = PackedSampler(tokens, length=length, num_rows=rows_for(max_tokens, length), seed=seed)
+            return PackedSampler(tokens, length=length, num_rows=num_rows, seed=seed)
         case _:
             assert_never(data.batching)
-    return TextTrainingBatches(tokens, tokenizer, sampler, pad_to_multiple=config.trainer.pad_to_multiple)
 
 
 def rows_in_words(data: DataConfig) -> str:

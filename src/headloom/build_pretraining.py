@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from headloom.build_language import EVALUATION_TOKENS
+from headloom.build_language import EVALUATION_TOKENS, build_text_sampler
 from headloom.build_parts import Parts
 from headloom.config import schema_language
 from headloom.config import schema_pretraining as schema
@@ -16,7 +16,6 @@ from headloom.data.masking import (
     Masking,
     mask_id,
 )
-from headloom.data.text_sampler import BlockOrder, BlockSampler, DocumentSampler, TextSampler, rows_for
 from headloom.data.text_store import TextTokens
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.models.masked import MaskedLanguageModel, MaskEmbedding
@@ -26,29 +25,8 @@ from headloom.tasks.masked_language_modeling import MaskedLanguageModelingTask
 def build_masked_batches(config: TrainConfig, tokens: TextTokens, tokenizer: Tokenizer) -> MaskedBatches:
     """Endless batches of rows of `data.max_length` tokens at most, what leads a row counted."""
     rows = MaskedRows(tokens, tokenizer, _masker(config, tokenizer), pad_to_multiple=config.trainer.pad_to_multiple)
-    return MaskedBatches(rows, build_text_sampler(config, tokens), seed=config.seed)
-
-
-def build_text_sampler(config: TrainConfig, tokens: TextTokens) -> TextSampler:
-    """Stretches one shorter than `data.max_length`, so that there is room for what leads a row."""
-    data = config.data
-    assert isinstance(data, schema_language.RunningTextConfig)
-    length, max_tokens = data.max_length - 1, config.trainer.max_tokens
-    if data.batching is schema_language.Batching.documents:
-        return DocumentSampler(
-            tokens,
-            length=length,
-            max_tokens=max_tokens,
-            seed=config.seed,
-            pad_to_multiple=config.trainer.pad_to_multiple,
-        )
-    return BlockSampler(
-        len(tokens),
-        length=length,
-        num_rows=rows_for(max_tokens, data.max_length),
-        order=BlockOrder[(data.order or schema_language.BlockOrder.shuffled).name],
-        seed=config.seed,
-    )
+    sampler = build_text_sampler(config, tokens, length=config.data.max_length - 1)
+    return MaskedBatches(rows, sampler, seed=config.seed)
 
 
 def build_masked_evaluation(config: TrainConfig, tokens: TextTokens, tokenizer: Tokenizer) -> MaskedEvaluationBatches:

@@ -4,7 +4,7 @@ B batch, S source length, T target length.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from headloom.data.mapped import Ranges
 from headloom.data.placing import on_device
-from headloom.data.sampler import TokenBudgetSampler, ordered_batches
+from headloom.data.sampled import SampledBatches
+from headloom.data.sampler import Lengths, TokenBudgetSampler, ordered_batches
 from headloom.data.token_store import TokenPairs
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
@@ -98,7 +99,52 @@ def padded(side: Ranges, *, fill: int, multiple: int) -> tuple[np.ndarray, np.nd
     return out, real
 
 
-class TrainingBatches:
+class Pool:
+    """The ids of the rows of one pool of the sampler, read from disk at once."""
+
+    def __init__(self, number: tuple[int, int], rows: np.ndarray, pairs: TokenPairs) -> None:
+        self.number = number
+        self._rows = rows
+        self._source, self._target = pairs.load(rows)
+
+    def take(self, rows: np.ndarray) -> tuple[Ranges, Ranges]:
+        places = np.searchsorted(self._rows, rows)
+        return self._source.take(places), self._target.take(places)
+
+
+class PooledBatches(SampledBatches[TokenBudgetSampler]):
+    """Batches of rows of a token store, each row once an epoch, read from disk a pool of the sampler at a time."""
+
+    def __init__(
+        self,
+        pairs: TokenPairs,
+        source_lengths: Lengths,
+        target_lengths: Lengths,
+        *,
+        max_tokens: int,
+        seed: int,
+        pad_to_multiple: int,
+    ) -> None:
+        super().__init__(
+            TokenBudgetSampler(
+                source_lengths, target_lengths, max_tokens=max_tokens, seed=seed, pad_to_multiple=pad_to_multiple
+            )
+        )
+        self._pairs = pairs
+        self._seed = seed
+        self._pad_to_multiple = pad_to_multiple
+        self._pool: Pool | None = None
+
+    def _next_rows(self) -> tuple[int, np.ndarray, Ranges, Ranges]:
+        """Epoch and numbers of the rows of the next batch, and the ids of both sides."""
+        if self._pool is None or self._pool.number != self._sampler.pool:
+            self._pool = Pool(self._sampler.pool, self._sampler.pool_rows(), self._pairs)
+        epoch = self._sampler.epoch
+        rows = next(self._sampler)
+        return epoch, rows, *self._pool.take(rows)
+
+
+class TrainingBatches(PooledBatches):
     """Endless training batches, each row once an epoch; `state` is the place after the batches handed out.
 
     With `sampling`, the ids of each batch are drawn anew from the raw text by
@@ -127,53 +173,24 @@ class TrainingBatches:
     ) -> None:
         if sampling and not (source_tokenizer.sampling or target_tokenizer.sampling):
             raise ConfigError("sampling of segmentations is on, but the tokenizers' sampling strength is 0")
-        self._pairs = pairs
-        self._tokenizers = source_tokenizer, target_tokenizer
-        self._pad_to_multiple = pad_to_multiple
-        self._sampled_sides = tuple(
-            sampling and is_wanted and tokenizer.sampling > 0
-            for is_wanted, tokenizer in zip(sampled_sides, self._tokenizers, strict=True)
-        )
-        self._seed = seed
-        self._sampler = TokenBudgetSampler(
-            pairs.source_side.lengths,
-            pairs.target_side.lengths,
+        source_lengths, target_lengths = pairs.source_side.lengths, pairs.target_side.lengths
+        super().__init__(
+            pairs,
+            source_lengths,
+            target_lengths,
             max_tokens=max_tokens,
             seed=seed,
             pad_to_multiple=pad_to_multiple,
         )
-        self._longest = max(pairs.source_side.lengths.max(), pairs.target_side.lengths.max())
-        self._pool: Pool | None = None
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the batch that comes next, from 0."""
-        return self._sampler.epoch
-
-    def state(self) -> dict[str, int]:
-        return self._sampler.state()
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on after the batches that were handed out when `state` was taken.
-
-        Raises:
-            CheckpointError: as `TokenBudgetSampler.load_state`.
-        """
-        self._sampler.load_state(state)
-
-    def skip(self) -> None:
-        """Pass over a batch without making it."""
-        next(self._sampler)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
+        self._tokenizers = source_tokenizer, target_tokenizer
+        self._sampled_sides = tuple(
+            sampling and is_wanted and tokenizer.sampling > 0
+            for is_wanted, tokenizer in zip(sampled_sides, self._tokenizers, strict=True)
+        )
+        self._longest = max(source_lengths.max(), target_lengths.max())
 
     def __next__(self) -> Batch:
-        if self._pool is None or self._pool.number != self._sampler.pool:
-            self._pool = Pool(self._sampler.pool, self._sampler.pool_rows(), self._pairs)
-        epoch = self._sampler.epoch
-        rows = next(self._sampler)
-        source, target = self._pool.take(rows)
+        epoch, rows, source, target = self._next_rows()
         source_tokenizer, target_tokenizer = self._tokenizers
         if any(self._sampled_sides):
             texts = [self._pairs.text(int(row)) for row in rows]
@@ -192,19 +209,6 @@ class TrainingBatches:
             else:
                 drawn.append(plain.flat[plain.starts[i] :][: plain.lengths[i]].astype(np.int64))
         return Ranges.of(drawn)
-
-
-class Pool:
-    """The ids of the rows of one pool of the sampler, read from disk at once."""
-
-    def __init__(self, number: tuple[int, int], rows: np.ndarray, pairs: TokenPairs) -> None:
-        self.number = number
-        self._rows = rows
-        self._source, self._target = pairs.load(rows)
-
-    def take(self, rows: np.ndarray) -> tuple[Ranges, Ranges]:
-        places = np.searchsorted(self._rows, rows)
-        return self._source.take(places), self._target.take(places)
 
 
 class EvaluationBatches:

@@ -3,18 +3,18 @@
 B batch, S length of a row.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headloom.data.batch import Pool, draw_seeds, padded
+from headloom.data.batch import PooledBatches, draw_seeds, padded
 from headloom.data.labelled_store import RowEncoder
 from headloom.data.mapped import Ranges
 from headloom.data.placing import on_device
-from headloom.data.sampler import TokenBudgetSampler, ordered_batches
+from headloom.data.sampler import ordered_batches
 from headloom.data.token_store import TokenPairs
 from headloom.nn.loss import IGNORE
 
@@ -85,7 +85,7 @@ def collate(ids: Ranges, targets: Ranges, *, pad: int, multiple: int, rows: np.n
     return LabelledBatch(token_BS, allowed_BS, target, _num_targets(target), rows)
 
 
-class LabelledBatches:
+class LabelledBatches(PooledBatches):
     """Endless training batches, each row once an epoch; `state` is the place after the batches handed out.
 
     With a tokenizer that samples, the ids of each batch are drawn anew from the
@@ -100,52 +100,19 @@ class LabelledBatches:
     def __init__(
         self, tokens: TokenPairs, encoder: RowEncoder, *, max_tokens: int, seed: int, pad_to_multiple: int = 1
     ) -> None:
-        self._tokens = tokens
-        self._encoder = encoder
-        self._pad_to_multiple = pad_to_multiple
-        self._seed = seed
         lengths = tokens.source_side.lengths
-        self._sampler = TokenBudgetSampler(
-            lengths, lengths, max_tokens=max_tokens, seed=seed, pad_to_multiple=pad_to_multiple
-        )
-        self._pool: Pool | None = None
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the batch that comes next, from 0."""
-        return self._sampler.epoch
-
-    def state(self) -> dict[str, int]:
-        return self._sampler.state()
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on after the batches that were handed out when `state` was taken.
-
-        Raises:
-            CheckpointError: as `TokenBudgetSampler.load_state`.
-        """
-        self._sampler.load_state(state)
-
-    def skip(self) -> None:
-        """Pass over a batch without making it."""
-        next(self._sampler)
-
-    def __iter__(self) -> Iterator[LabelledBatch]:
-        return self
+        super().__init__(tokens, lengths, lengths, max_tokens=max_tokens, seed=seed, pad_to_multiple=pad_to_multiple)
+        self._encoder = encoder
 
     def __next__(self) -> LabelledBatch:
-        if self._pool is None or self._pool.number != self._sampler.pool:
-            self._pool = Pool(self._sampler.pool, self._sampler.pool_rows(), self._tokens)
-        epoch = self._sampler.epoch
-        rows = next(self._sampler)
-        ids, targets = self._pool.take(rows)
+        epoch, rows, ids, targets = self._next_rows()
         if self._encoder.tokenizer.sampling:
             ids, targets = self._drawn(rows, draw_seeds(self._seed, epoch, rows)[0])
         pad = self._encoder.tokenizer.pad_id
         return collate(ids, targets, pad=pad, multiple=self._pad_to_multiple, rows=rows)
 
     def _drawn(self, rows: np.ndarray, seed: int) -> tuple[Ranges, Ranges]:
-        texts = [self._tokens.text(int(row)) for row in rows]
+        texts = [self._pairs.text(int(row)) for row in rows]
         drawn = self._encoder.rows(
             [text for text, _ in texts], lambda parts: self._encoder.tokenizer.sample(parts, seed=seed)
         )

@@ -9,7 +9,7 @@ B batch, S length of a row, N tokens that may be hidden, U units: tokens, or wor
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,9 @@ import torch
 from headloom.data.batch import padded
 from headloom.data.labelled_batch import LabelledBatch
 from headloom.data.mapped import Ranges
+from headloom.data.sampled import SampledBatches, Sampler
 from headloom.data.sampler import ordered_batches
-from headloom.data.text_sampler import Stretches, TextSampler, windows
+from headloom.data.text_sampler import Stretches, windows_of
 from headloom.data.text_store import TextTokens
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.nn.loss import IGNORE
@@ -161,40 +162,17 @@ class MaskedRows:
         )
 
 
-class MaskedBatches:
+class MaskedBatches(SampledBatches[Sampler[Stretches]]):
     """Endless training batches; `state` is the place after the batches handed out. Each epoch hides other tokens."""
 
-    def __init__(self, rows: MaskedRows, sampler: TextSampler, *, seed: int) -> None:
+    def __init__(self, rows: MaskedRows, sampler: Sampler[Stretches], *, seed: int) -> None:
+        super().__init__(sampler)
         self._rows = rows
-        self._sampler = sampler
         self._seed = seed
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the batch that comes next, from 0."""
-        return self._sampler.epoch
-
-    def state(self) -> dict[str, int]:
-        return self._sampler.state()
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on after the batches that were handed out when `state` was taken.
-
-        Raises:
-            CheckpointError: as `TextSampler.load_state`.
-        """
-        self._sampler.load_state(state)
-
-    def skip(self) -> None:
-        """Pass over a batch without making it."""
-        next(self._sampler)
-
-    def __iter__(self) -> Iterator[LabelledBatch]:
-        return self
 
     def __next__(self) -> LabelledBatch:
         epoch = self._sampler.epoch
-        stretches: Stretches = next(self._sampler)
+        stretches = next(self._sampler)
         return self._rows.batch(stretches.starts, stretches.lengths, draw=f"{self._seed} {epoch}")
 
 
@@ -206,12 +184,9 @@ class MaskedEvaluationBatches:
     ) -> None:
         """Stretches of `length` targets at most; `within_documents`: none crosses the end of a document."""
         self._rows = rows
-        spans = [(0, len(tokens))]
-        if within_documents:
-            starts, lengths = tokens.documents(0, tokens.num_documents)
-            spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-        found = [window for span in spans for window in windows(*span, length=length, stride=length)]
-        self._starts, self._lengths, _ = np.array(found, dtype=np.int64).T
+        self._starts, self._lengths, _ = windows_of(
+            tokens, length=length, stride=length, within_documents=within_documents
+        )
         self._batches = ordered_batches(self._lengths + 1, self._lengths + 1, max_tokens=max_tokens)
 
     def __len__(self) -> int:

@@ -3,7 +3,7 @@
 B batch, S length of a row.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from headloom.data.batch import Batch, EvaluationBatches, TrainingBatches, padded
 from headloom.data.labelled_batch import padded_tokens
 from headloom.data.mapped import Ranges
+from headloom.data.sampled import SampledBatches
 from headloom.data.sampler import ordered_batches
 from headloom.data.text_sampler import DocumentSampler, document_rows
 from headloom.data.text_store import TextTokens
@@ -55,46 +56,19 @@ class SentenceBatch:
         return ()
 
 
-class _Sampler:
-    """The place of a sampler, for batches made of what it gives."""
-
-    def __init__(self, sampler: TrainingBatches | DocumentSampler) -> None:
-        self._sampler = sampler
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the batch that comes next, from 0."""
-        return self._sampler.epoch
-
-    def state(self) -> dict[str, int]:
-        return self._sampler.state()
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on after the batches that were handed out when `state` was taken.
-
-        Raises:
-            CheckpointError: as the sampler's.
-        """
-        self._sampler.load_state(state)
-
-    def __iter__(self) -> Iterator[SentenceBatch]:
-        return self  # type: ignore[return-value]
-
-
-class PairedBatches(_Sampler):
+class PairedBatches(SampledBatches[TrainingBatches]):
     """Endless training batches of pairs: a source and its target belong together."""
 
     def __init__(self, batches: TrainingBatches, tokenizer: Tokenizer) -> None:
         super().__init__(batches)
-        self._batches = batches
         self._tokenizer = tokenizer
 
     def skip(self) -> None:
         """Pass over a batch without making it."""
-        self._batches.skip()
+        self._sampler.skip()
 
     def __next__(self) -> SentenceBatch:
-        return of_pairs(next(self._batches), self._tokenizer)
+        return of_pairs(next(self._sampler), self._tokenizer)
 
 
 class PairedEvaluationBatches:
@@ -131,7 +105,7 @@ def _led(rows_BS: Tensor, value: int) -> Tensor:
     return torch.cat([rows_BS.new_full((rows_BS.size(0), 1), value), rows_BS], dim=1)
 
 
-class LineBatches(_Sampler):
+class LineBatches(SampledBatches[DocumentSampler]):
     """Endless training batches of documents, each of which is read twice."""
 
     def __init__(
@@ -140,15 +114,10 @@ class LineBatches(_Sampler):
         super().__init__(sampler)
         self._tokens = tokens
         self._tokenizer = tokenizer
-        self._documents = sampler
         self._pad_to_multiple = pad_to_multiple
 
-    def skip(self) -> None:
-        """Pass over a batch without making it."""
-        next(self._documents)
-
     def __next__(self) -> SentenceBatch:
-        found = next(self._documents)
+        found = next(self._sampler)
         return of_documents(self._tokens, found.starts, found.lengths, self._tokenizer, multiple=self._pad_to_multiple)
 
 

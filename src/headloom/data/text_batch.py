@@ -3,7 +3,7 @@
 B batch, T length.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from headloom.data.placing import on_device
+from headloom.data.sampled import SampledBatches, Sampler
 from headloom.data.sampler import ordered_batches
-from headloom.data.text_sampler import Stretches, TextSampler, windows
+from headloom.data.text_sampler import Stretches, windows_of
 from headloom.data.text_store import TextTokens
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.nn.loss import IGNORE
@@ -129,39 +130,16 @@ def _of_equal_rows(ids: np.ndarray, tokenizer: Tokenizer) -> TextBatch:
     return TextBatch(torch.from_numpy(inputs), torch.from_numpy(targets), None, None, targets.size)
 
 
-class TextTrainingBatches:
+class TextTrainingBatches(SampledBatches[Sampler[Stretches]]):
     """Endless training batches; `state` is the place after the batches handed out."""
 
     def __init__(
-        self, tokens: TextTokens, tokenizer: Tokenizer, sampler: TextSampler, *, pad_to_multiple: int = 1
+        self, tokens: TextTokens, tokenizer: Tokenizer, sampler: Sampler[Stretches], *, pad_to_multiple: int = 1
     ) -> None:
+        super().__init__(sampler)
         self._tokens = tokens
         self._pad_to_multiple = pad_to_multiple
         self._tokenizer = tokenizer
-        self._sampler = sampler
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the batch that comes next, from 0."""
-        return self._sampler.epoch
-
-    def state(self) -> dict[str, int]:
-        return self._sampler.state()
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on after the batches that were handed out when `state` was taken.
-
-        Raises:
-            CheckpointError: as `TextSampler.load_state`.
-        """
-        self._sampler.load_state(state)
-
-    def skip(self) -> None:
-        """Pass over a batch without making it."""
-        next(self._sampler)
-
-    def __iter__(self) -> Iterator[TextBatch]:
-        return self
 
     def __next__(self) -> TextBatch:
         return collate(self._tokens, next(self._sampler), self._tokenizer, multiple=self._pad_to_multiple)
@@ -170,8 +148,7 @@ class TextTrainingBatches:
 class TextEvaluationBatches:
     """Windows over a text that score every target once; the same batches each time.
 
-    See `text_sampler.windows` for the rule. With `within_documents` each
-    document has windows of its own, else they run over the whole stream.
+    See `text_sampler.windows_of` for the rule.
     """
 
     def __init__(
@@ -186,12 +163,9 @@ class TextEvaluationBatches:
     ) -> None:
         self.tokens = tokens
         self._tokenizer = tokenizer
-        spans = [(0, len(tokens))]
-        if within_documents:
-            starts, lengths = tokens.documents(0, tokens.num_documents)
-            spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-        found = [window for span in spans for window in windows(*span, length=length, stride=stride)]
-        self._starts, self._lengths, self._num_scored = np.array(found, dtype=np.int64).T
+        self._starts, self._lengths, self._num_scored = windows_of(
+            tokens, length=length, stride=stride, within_documents=within_documents
+        )
         self._batches = ordered_batches(self._lengths, self._lengths, max_tokens=max_tokens)
 
     def __len__(self) -> int:

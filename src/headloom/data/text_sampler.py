@@ -15,7 +15,6 @@ In an epoch every target comes once, but for `BlockOrder.random`.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 import numpy as np
 
@@ -37,27 +36,6 @@ class Stretches:
     starts: np.ndarray
     lengths: np.ndarray
     rows: np.ndarray
-
-
-class TextSampler(Protocol):
-    """Endless batches with a place that can be saved."""
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the batch that comes next, from 0."""
-        ...
-
-    def __next__(self) -> Stretches: ...
-
-    def state(self) -> dict[str, int]: ...
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on from `state`.
-
-        Raises:
-            CheckpointError: the state is of another text or recipe, where the place means other batches.
-        """
-        ...
 
 
 class BlockOrder(Enum):
@@ -312,3 +290,16 @@ def windows(start: int, stop: int, *, length: int, stride: int) -> Iterator[tupl
         begin = max(start, end - length)
         yield begin, end - begin, end - scored
         scored = end
+
+
+def windows_of(tokens: TextTokens, *, length: int, stride: int, within_documents: bool) -> np.ndarray:
+    """`windows` of a whole text as three rows: their starts, lengths, and numbers of targets scored.
+
+    With `within_documents` each document has windows of its own, else they run over the whole stream.
+    """
+    spans = [(0, len(tokens))]
+    if within_documents:
+        starts, lengths = tokens.documents(0, tokens.num_documents)
+        spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
+    found = [window for span in spans for window in windows(*span, length=length, stride=stride)]
+    return np.array(found, dtype=np.int64).T

@@ -13,7 +13,7 @@ from headloom.insight.samples import Sample, sample_rows
 from headloom.models.embedder import Embedder
 from headloom.ranks import Ranks
 from headloom.tasks.embedding import EmbeddingTask, LikenessRows, embed
-from headloom.work.language_modeling import saved_tokenizer
+from headloom.work.running_text import chosen_tokenizer, saved_tokenizer
 from headloom.work.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -36,12 +36,7 @@ class EmbeddingWork:
     def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> None:
         self.config = config
         self.corpus = build_embedding.SentenceCorpus.of(config)
-        if contents is not None:
-            self.tokenizer = saved_tokenizer(contents)
-        elif warm is not None:
-            self.tokenizer = warm.tokenizer(config.tokenizer)
-        else:
-            self.tokenizer = self.corpus.tokenizer(config)
+        self.tokenizer = chosen_tokenizer(config, contents, warm, lambda: self.corpus.tokenizer(config))
         self.train_tokens, self.valid_tokens = (
             self.corpus.tokens(config, self.tokenizer, split) for split in ("train", "valid")
         )

@@ -20,7 +20,7 @@ from headloom.errors import ConfigError
 from headloom.models.embedder import Embedder
 from headloom.tasks.embedding import embed, likeness_correlation
 from headloom.work.base import Trained
-from headloom.work.language_modeling import saved_tokenizer
+from headloom.work.running_text import saved_tokenizer
 
 
 def vector_predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trained]) -> "EmbeddingPredictor":

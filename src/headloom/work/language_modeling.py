@@ -8,9 +8,7 @@ import torch
 from headloom import build_language as build
 from headloom.config.schema import TrainConfig
 from headloom.data.text_batch import TextBatch
-from headloom.data.text_store import TextTokens, tokenize_text
-from headloom.data.tokenizer import tokenizer_from_state
-from headloom.data.tokenizer_base import Tokenizer
+from headloom.data.text_store import TextTokens
 from headloom.decoding.continuation import Prompt
 from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample, sample_rows
@@ -18,6 +16,7 @@ from headloom.models.lm import LanguageModel
 from headloom.nn.attention import recording_attention
 from headloom.ranks import Ranks
 from headloom.tasks.language_modeling import LanguageModelingTask
+from headloom.work.running_text import RunningTextWork, saved_tokenizer
 from headloom.work.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -30,44 +29,21 @@ NUM_SAMPLES, PROMPT_TOKENS, CONTINUED_TOKENS = 5, 32, 64
 """Places of the text that the model goes on from, tokens that it reads before each, and that it writes, at most."""
 
 
-def saved_tokenizer(contents: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a checkpoint."""
-    return tokenizer_from_state(contents["tokenizers"]["text"])
-
-
 def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> LanguageModel:
     """The model of a checkpoint, before its weights are loaded."""
     return build.build_language_model(config, vocab_size=saved_tokenizer(contents).vocab_size)
 
 
-class LanguageModelingWork:
+class LanguageModelingWork(RunningTextWork):
     """See `work.base.Work`."""
 
     model: LanguageModel
     task: LanguageModelingTask
 
     def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> None:
-        self.config = config
-        self.corpus = build.build_text_corpus(config.data)
-        prepared = config.data.folder / "prepared"
-        if contents is None:
-            self.tokenizer = (
-                warm.tokenizer(config.tokenizer)
-                if warm is not None
-                else build.build_running_text_tokenizer(config.tokenizer, self.corpus.train, prepared)
-            )
-        else:
-            self.tokenizer = saved_tokenizer(contents)
-        self.train_tokens, self.valid_tokens = (
-            tokenize_text(text, self.tokenizer, folder=prepared, description=f"{self.corpus.name} {name}")
-            for name, text in (("train", self.corpus.train), ("valid", self.corpus.valid))
-        )
+        super().__init__(config, contents, warm)
         self.train_batches = build.build_training_batches(config, self.train_tokens, self.tokenizer)
         self.valid_batches = build.build_evaluation_batches(config, self.valid_tokens, self.tokenizer)
-
-    @property
-    def corpus_fingerprint(self) -> str:
-        return self.corpus.train.fingerprint
 
     def summary(self) -> str:
         def counted(tokens: TextTokens) -> str:
@@ -79,9 +55,6 @@ class LanguageModelingWork:
             f"{self.corpus.name}: {counted(self.train_tokens)} to train on, {counted(self.valid_tokens)} to validate "
             f"on; vocabulary {self.tokenizer.vocab_size}; {rows}"
         )
-
-    def saved(self) -> dict[str, Any]:
-        return {"tokenizers": {"text": self.tokenizer.state()}}
 
     def texts(self, batch: TextBatch) -> Sequence[str]:
         return [self.tokenizer.decode(row) for row in batch.target_BT.tolist()]

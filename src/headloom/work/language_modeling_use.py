@@ -19,8 +19,8 @@ from headloom.data.text_store import tokenize_text
 from headloom.errors import ConfigError, DataError
 from headloom.models.lm import LanguageModel
 from headloom.work.base import Trained
-from headloom.work.language_modeling import saved_tokenizer
 from headloom.work.language_modeling_filter import ContinuingPredictor
+from headloom.work.running_text import saved_tokenizer
 
 
 def language_model_predictor(

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headloom import build_language, build_pretraining
+from headloom import build_pretraining
 from headloom.config.schema import TrainConfig
 from headloom.data.labelled_batch import LabelledBatch
 from headloom.data.masking import mask_id
-from headloom.data.text_store import tokenize_text
 from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample
 from headloom.models.masked import MaskedLanguageModel
@@ -17,7 +16,7 @@ from headloom.nn.attention import recording_attention
 from headloom.nn.loss import IGNORE
 from headloom.ranks import Ranks
 from headloom.tasks.masked_language_modeling import MaskedLanguageModelingTask
-from headloom.work.language_modeling import saved_tokenizer
+from headloom.work.running_text import RunningTextWork, saved_tokenizer
 from headloom.work.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -34,41 +33,22 @@ def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> MaskedLangu
     return build_pretraining.build_masked_model(config, saved_tokenizer(contents))
 
 
-class MaskedLanguageModelingWork:
+class MaskedLanguageModelingWork(RunningTextWork):
     """See `work.base.Work`."""
 
     model: MaskedLanguageModel
     task: MaskedLanguageModelingTask
 
     def __init__(self, config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> None:
-        self.config = config
-        self.corpus = build_language.build_text_corpus(config.data)
-        prepared = config.data.folder / "prepared"
-        if contents is not None:
-            self.tokenizer = saved_tokenizer(contents)
-        elif warm is not None:
-            self.tokenizer = warm.tokenizer(config.tokenizer)
-        else:
-            self.tokenizer = build_language.build_running_text_tokenizer(config.tokenizer, self.corpus.train, prepared)
-        self.train_tokens, self.valid_tokens = (
-            tokenize_text(text, self.tokenizer, folder=prepared, description=f"{self.corpus.name} {name}")
-            for name, text in (("train", self.corpus.train), ("valid", self.corpus.valid))
-        )
+        super().__init__(config, contents, warm)
         self.train_batches = build_pretraining.build_masked_batches(config, self.train_tokens, self.tokenizer)
         self.valid_batches = build_pretraining.build_masked_evaluation(config, self.valid_tokens, self.tokenizer)
-
-    @property
-    def corpus_fingerprint(self) -> str:
-        return self.corpus.train.fingerprint
 
     def summary(self) -> str:
         return (
             f"{self.corpus.name}: {len(self.train_tokens):,} tokens to train on, {len(self.valid_tokens):,} to "
             f"validate on; vocabulary {self.tokenizer.vocab_size}, and the mask"
         )
-
-    def saved(self) -> dict[str, Any]:
-        return {"tokenizers": {"text": self.tokenizer.state()}}
 
     def texts(self, batch: LabelledBatch) -> Sequence[str]:
         whole_BS = torch.where(batch.target == IGNORE, batch.token_BS, batch.target)

@@ -14,8 +14,8 @@ from headloom.data.whole_files import written_beside
 from headloom.errors import ConfigError
 from headloom.models.masked import MaskedLanguageModel
 from headloom.work.base import Trained
-from headloom.work.language_modeling import saved_tokenizer
 from headloom.work.language_modeling_use import text_to_score
+from headloom.work.running_text import saved_tokenizer
 
 
 def evaluate_masked_language_model(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
