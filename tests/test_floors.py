@@ -28,6 +28,7 @@ FLOORS = {
     "combinations": 7,
     "work": 7,
     "average": 7,
+    "export": 8,
     "training_run": 8,
     "checks": 9,
     "resume_check": 9,

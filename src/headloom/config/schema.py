@@ -42,6 +42,7 @@ from headloom.config.schema_decoding import (
     ScoreConfig,
     check_search,
 )
+from headloom.config.schema_export import ExportConfig
 from headloom.config.schema_labelled import LABELLED_DATA, LABELLED_TASKS, ClassifierConfig
 from headloom.config.schema_language import (
     AliceConfig,
@@ -247,7 +248,7 @@ class TrainConfig:
 ROOTS: dict[str, type[Any]] = {"train": TrainConfig, "evaluate": EvaluateConfig, "translate": TranslateConfig}
 """Entry point, dataclass of its options."""
 
-MODULES: dict[str, type[Any]] = {"headloom.average": AverageConfig}
+MODULES: dict[str, type[Any]] = {"headloom.average": AverageConfig, "headloom.export": ExportConfig}
 """Command of the package, dataclass of its options."""
 
 

@@ -18,6 +18,7 @@ from headloom.config import options
 from headloom.config.schema import CHOICES, RESUME_WORDS, TrainConfig
 from headloom.config.schema_average import AverageConfig
 from headloom.config.schema_data import DataConfig, Multi30kConfig, ParallelConfig, TatoebaConfig
+from headloom.config.schema_export import ExportConfig
 from headloom.config.schema_language import TextConfig
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, TranslateConfig
 from headloom.errors import ConfigError
@@ -25,7 +26,12 @@ from headloom.errors import ConfigError
 STANDARD_STREAM = Path("-")
 SECRET = re.compile(r"\$\{oc\.env:\s*([^,}]*(?:TOKEN|SECRET|PASSW|KEY|CREDENTIAL)[^,}]*)", re.IGNORECASE)
 # Paths that are written, and need not exist.
-CREATED = {(DataConfig, "folder"), (EvaluateConfig, "output"), (EvaluateDataConfig, "folder")}
+CREATED = {
+    (DataConfig, "folder"),
+    (EvaluateConfig, "output"),
+    (EvaluateDataConfig, "folder"),
+    (ExportConfig, "output"),
+}
 FOLDERS = {(Multi30kConfig, "path"), (AverageConfig, "run")}
 EITHER = {
     (TatoebaConfig, "path"),

@@ -64,7 +64,7 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     config = saved.from_plain(contents["config"])
     stretched = config if position is None else stretch_config(config, position)
     with NothingDrawn():  # every weight is overwritten
-        model = _model(config, contents)
+        model = fresh_model(config, contents)
     load_weights(model, contents.pop("model"), path=path)
     if contents["average"] is not None:
         model.load_state_dict(contents["average"]["weights"], strict=False)  # parameters; tied ones once
@@ -77,16 +77,17 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     return Trained(config, model, kept, step, target, autocast_dtype(precision, target))
 
 
-def _model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
+def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
+    """The model of a checkpoint, before its weights are loaded; `contents` holds its tokenizers and labels."""
     match config.task:
         case schema_text.TranslationConfig():
-            from headloom.work.translation import fresh_model
+            from headloom.work import translation
 
-            return fresh_model(config, contents)
+            return translation.fresh_model(config, contents)
         case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
-            from headloom.work.classification import fresh_model as fresh_classifier
+            from headloom.work import classification
 
-            return fresh_classifier(config, contents)
+            return classification.fresh_model(config, contents)
         case schema_language.LanguageModelingConfig():
             from headloom.work import language_modeling
 
