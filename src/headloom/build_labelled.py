@@ -14,7 +14,7 @@ from headloom.data import corpora
 from headloom.data.conll import open_conll
 from headloom.data.labelled import Columns, Format, Header, open_labelled
 from headloom.data.labelled_store import ClassRows, RowEncoder, TagRows, ValueRows
-from headloom.data.labels import find_labels, find_spread
+from headloom.data.labels import find_labels, find_spread, listed
 from headloom.data.prepared import lines_folder
 from headloom.data.text import Corpus, TextPairs
 from headloom.data.tokenizer_base import Tokenizer
@@ -111,7 +111,7 @@ def find_targets(config: TrainConfig, train: TextPairs, cache: Path) -> dict[str
             labels = find_labels(train, per_word=isinstance(config.task, schema.TaggingConfig), cache=cache)
             if weights is not None and len(weights) != len(labels):
                 raise ConfigError(
-                    f"task.weights has {len(weights)} numbers for {len(labels)} labels ({', '.join(labels.names)}): "
+                    f"task.weights has {len(weights)} numbers for {len(labels)} labels ({listed(labels.names)}): "
                     "give one for each, in this order"
                 )
             return {"names": labels.names, "counts": labels.counts}

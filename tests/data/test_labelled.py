@@ -200,6 +200,16 @@ def test_columns_of_words_and_tags_can_be_chosen(sentences):
     assert rows(sentences("1 O New NNP\n", token_column=2, tag_column=1)) == [("New", "O")]
 
 
+@pytest.mark.parametrize("end", ["", " ", "  ", "\r"])
+@pytest.mark.parametrize(
+    "line", ["New NNP B-loc", "New  NNP   B-loc", " New NNP B-loc", "New\tNNP\tB-loc", "New \tNNP\t B-loc"]
+)
+@pytest.mark.parametrize("tag_column", [2, None])
+def test_blanks_around_words_and_tags_are_no_part_of_them(sentences, line, end, tag_column):
+    """Neither is a word lost to them, nor is a tag taken for another one."""
+    assert rows(sentences(f"{line}{end}\nx X O{end}\n", tag_column=tag_column)) == [("New x", "B-loc O")]
+
+
 def test_a_blank_inside_a_word_does_not_part_it(sentences):
     assert rows(sentences("1 000\tO\nx\tO\n")) == [("1\u00a0000 x", "O O")]
 
@@ -207,8 +217,9 @@ def test_a_blank_inside_a_word_does_not_part_it(sentences):
 def test_sentences_that_cannot_be_used_are_refused(sentences):
     with pytest.raises(DataError, match="line 2 has 1 columns where 2 are needed"):
         sentences("a O\nb\n")
-    with pytest.raises(DataError, match="line 1 has an empty word or tag"):
-        sentences("a\t\n")
+    for content in ("a\t\n", "a\t \n", "\tO\n", " \tO\n"):
+        with pytest.raises(DataError, match="line 1 has an empty word or tag"):
+            sentences(content)
     with pytest.raises(DataError, match="holds no sentence"):
         sentences("\n\n")
     with pytest.raises(ConfigError, match="both 1"):

@@ -97,6 +97,16 @@ def test_a_label_that_was_not_trained_is_named(tmp_path):
         tokenize_rows(PairList([], name="empty"), ValueRows(BYTES, max_length=9), folder=tmp_path, description="test")
 
 
+@pytest.mark.parametrize("encoder", [ClassRows, TagRows])
+def test_a_message_is_short_however_many_and_long_the_labels_are(tmp_path, encoder):
+    names = [f"{number:04}{'x' * 5000}" for number in range(3000)]
+    with pytest.raises(DataError, match=r"'yyy\S*\.\.\.' is none of the 3000 of the training \(0000x") as error:
+        tokenize_rows(
+            PairList([("a", "y" * 5000)]), encoder(BYTES, names, max_length=9), folder=tmp_path, description="test"
+        )
+    assert len(str(error.value)) < 2000
+
+
 @pytest.fixture
 def tokens(tmp_path):
     pairs = PairList([("abcdefgh"[: 1 + i % 8], "yn"[i % 2]) for i in range(23)])

@@ -111,12 +111,18 @@ def test_of_a_checkpoint_with_averaged_weights_these_are_taken(tmp_path):
             r"another model\.d_model \(8, not 4\) than .*1\.pt",
         ),
         ({"config": {"model": {"d_model": 4}, "seed": 1}}, r"another model\.dropout \(None, not 0\.1\)"),
+        (
+            {"config": {"model": {"d_model": 8, "bias": True}, "task": {"kind": "tagging", "headline": "f1"}}},
+            r"another task \(tagging, not None\) than",
+        ),
+        ({"config": {"model": {"d_model": 4, "bias": True, "kind": "lm"}}}, r"another model \(lm, not None\) than"),
         ({"tokenizers": {"source": b"abd"}}, "other tokenizers than"),
         ({"labels": ["a"]}, "other labels than"),
         ({"module": nn.Linear(4, 4)}, "weights of other names or shapes than"),
     ],
 )
 def test_checkpoints_of_different_models_are_refused(tmp_path, parts, reason):
+    """Task and model are named before any option that only one of two tasks or models has."""
     paths = [save(tmp_path / "1.pt", 1), save(tmp_path / "2.pt", 2, **parts)]
     with pytest.raises(CheckpointError, match=rf"2\.pt has {reason}.*: average checkpoints of one model"):
         average_checkpoints(paths)

@@ -1,8 +1,9 @@
 """Sentences of which every word has a tag: one word a line, an empty line between sentences (CoNLL).
 
 A row is a pair: its source is the words, its target their tags, both with one
-blank between them. A blank inside a word, which tab-separated files may have,
-becomes a no-break space.
+blank between them. Where columns are divided by blanks, several in a row are
+one and those at the end none; where they are divided by tabs, the blanks around
+a word or tag are no part of it, and one inside becomes a no-break space.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from headloom.errors import ConfigError, DataError
 DOCUMENT_START = "-DOCSTART-"
 """First word of a line that stands between documents in CoNLL 2003 and is no sentence."""
 
-_FORMAT = "1"  # of the sentence files
+_FORMAT = "2"  # of the sentence files
 
 
 def open_conll(path: Path, *, token_column: int = 0, tag_column: int | None = None, cache: Path) -> TextPairs:
@@ -39,7 +40,7 @@ def open_conll(path: Path, *, token_column: int = 0, tag_column: int | None = No
 class _Sentences(TextPairs):
     def __init__(self, path: Path, token_column: int, tag_column: int | None, *, cache: Path) -> None:
         self._columns = token_column, tag_column
-        rule = f"conll {token_column} {tag_column}"
+        rule = f"conll {_FORMAT} {token_column} {tag_column}"
 
         def check(line: str, place: str) -> None:
             if not _is_blank(line):
@@ -97,7 +98,8 @@ class _Sentences(TextPairs):
             yield start, number + 1
 
     def _word(self, line: str, place: str) -> tuple[str, str]:
-        cells = line.split("\t") if "\t" in line else line.split(" ")
+        by_tabs = [cell.strip(" ") for cell in line.split("\t")]
+        cells = by_tabs if len(by_tabs) > 1 else [cell for cell in line.split(" ") if cell]
         token_column, tag_column = self._columns
         needed = max(token_column + 1, 2 if tag_column is None else tag_column + 1)
         if len(cells) < needed:

@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from headloom.data.files import LineFile, json_record, json_text
+from headloom.data.labels import listed
 from headloom.data.text import TextPairs, content_hash
 from headloom.errors import ConfigError, DataError
 
@@ -220,7 +221,7 @@ def _places(columns: Columns, names: Sequence[str], path: Path) -> list[int]:
             return names.index(name)
         if name.isdecimal() and int(name) < len(names):
             return int(name)
-        raise DataError(f"{path} has no column {name!r}: its first line names {', '.join(names)}")
+        raise DataError(f"{path} has no column {name!r}: its first line names {listed(names)}")
 
     texts = [place(columns.text) if columns.text is not None else _named(names, "text", 0)]
     if columns.second_text is not None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from headloom.bar import progress_bar
 from headloom.data.labelled import split_texts
+from headloom.data.labels import listed, shortened
 from headloom.data.text import TextPairs
 from headloom.data.token_store import META, SideWriter, TokenPairs, chunks, id_type
 from headloom.data.tokenizer_base import Tokenizer
@@ -31,7 +32,6 @@ from headloom.nn.loss import IGNORE
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
-_SHOWN_NAMES = 20  # of the known labels, in a message
 
 Segment = Callable[[Sequence[str]], Sequence[Sequence[int] | np.ndarray]]
 """Pieces of texts: a tokenizer's `encode_arrays`, or one random segmentation."""
@@ -176,8 +176,8 @@ class TagRows(RowEncoder):
 
 def _number(numbers: Mapping[str, int], name: str, index: int, what: str) -> int:
     if name not in numbers:
-        shown = [*list(numbers)[:_SHOWN_NAMES], *(["..."] if len(numbers) > _SHOWN_NAMES else [])]
-        raise BadTarget(index, f"{what} {name!r} is none of the {len(numbers)} of the training ({', '.join(shown)})")
+        known = f"{len(numbers)} of the training ({listed(list(numbers))})"
+        raise BadTarget(index, f"{what} {shortened(name)!r} is none of the {known}")
     return numbers[name]
 
 
@@ -187,7 +187,7 @@ def _value(label: str, index: int) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= float(np.finfo(np.float32).max):
-        raise BadTarget(index, f"label {label!r} is no finite number, which task=regression needs")
+        raise BadTarget(index, f"label {shortened(label)!r} is no finite number, which task=regression needs")
     return value
 
 

@@ -8,7 +8,7 @@ class is its place there ever after.
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,11 @@ from headloom.errors import DataError
 
 MAX_LABELS = 10_000
 """A column with more different labels than this is taken for the wrong one."""
+
+MAX_LISTED = 20
+"""Labels that a message lists."""
+MAX_SHOWN = 60
+"""Characters that it shows of each."""
 
 _FORMAT = "1"
 
@@ -32,6 +37,17 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+def shortened(label: str) -> str:
+    """A label as a message shows it: a wrong column may hold whole texts."""
+    return label if len(label) <= MAX_SHOWN else f"{label[:MAX_SHOWN]}..."
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of `names` as a message lists them."""
+    shown = [shortened(name) for name in names[:MAX_LISTED]]
+    return ", ".join([*shown, "..."] if len(names) > MAX_LISTED else shown)
 
 
 def find_labels(pairs: TextPairs, *, per_word: bool, cache: Path) -> Labels:
@@ -50,7 +66,8 @@ def find_labels(pairs: TextPairs, *, per_word: bool, cache: Path) -> Labels:
     found = json.loads(path.read_bytes())
     labels = Labels([name for name, _ in found], [count for _, count in found])
     if len(labels) < 2:
-        raise DataError(f"{pairs.name}: every row has the label {labels.names[0]!r}; there must be two labels at least")
+        only = shortened(labels.names[0])
+        raise DataError(f"{pairs.name}: every row has the label {only!r}; there must be two labels at least")
     return labels
 
 
@@ -61,7 +78,7 @@ def _labels(pairs: TextPairs, *, per_word: bool) -> Iterator[str]:
             seen.add(name)
             if len(seen) > MAX_LABELS:
                 raise DataError(
-                    f"{pairs.name} has more than {MAX_LABELS:,} different labels, such as {label!r}: "
+                    f"{pairs.name} has more than {MAX_LABELS:,} different labels, such as {shortened(label)!r}: "
                     "name the right column with data.label, or predict numbers with task=regression"
                 )
             yield name
@@ -80,7 +97,9 @@ def find_spread(pairs: TextPairs) -> tuple[float, float]:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise DataError(f"{pairs.place(row)}: label {label!r} is no finite number, which task=regression needs")
+            raise DataError(
+                f"{pairs.place(row)}: label {shortened(label)!r} is no finite number, which task=regression needs"
+            )
         num_rows += 1
         step = value - mean
         mean += step / num_rows

@@ -75,7 +75,8 @@ def _place(value: Tensor) -> tuple[Any, ...]:
 
 def _check_same_model(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
     config, changed = one["config"], other["config"]
-    for section in sorted(config.keys() | changed.keys()):
+    # What the model is for comes first: it decides what else there is to differ.
+    for section in sorted(config.keys() | changed.keys(), key=lambda name: (name != "task", name != "model", name)):
         if section not in MAY_DIFFER and config.get(section) != changed.get(section):
             raise _differ(first, path, f"another {_first_difference(section, config, changed)}")
     for part in sorted((one.keys() | other.keys()) - STATE_OF_A_RUN - {"model", "config", "corpus", "step"}):
@@ -94,5 +95,7 @@ def _first_difference(section: str, one: Mapping[str, Any], other: Mapping[str, 
     before, after = one.get(section) or {}, other.get(section) or {}
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
         return f"{section} ({after}, not {before})"
+    if before.get("kind") != after.get("kind"):
+        return f"{section} ({after.get('kind')}, not {before.get('kind')})"
     option = next(name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name))
     return f"{section}.{option} ({after.get(option)}, not {before.get(option)})"
