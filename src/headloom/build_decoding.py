@@ -7,6 +7,7 @@ import torch
 
 from headloom.config import schema_decoding as schema
 from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.engine import Engine
 from headloom.decoding.ranking import LengthPenalty, Ranking
 from headloom.decoding.requests import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Search, Utility
 from headloom.decoding.sampling import Truncation
@@ -23,6 +24,7 @@ def build_translator(
     device: torch.device,
     autocast_dtype: torch.dtype | None,
     with_alignments: bool = False,
+    engine: Engine | None = None,
 ) -> Translator:
     """`max_source_length` is `data.max_length` of the training: longer sources were never seen.
 
@@ -51,6 +53,7 @@ def build_translator(
         forbidden=forbidden,
         required=config.required if isinstance(config, schema.BeamConfig) else (),
         with_alignments=with_alignments,
+        engine=engine,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from headloom.config.schema import Check, TrainConfig
+from headloom.config.schema_decoding import DecodingEngine
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
@@ -119,10 +120,21 @@ def translate(config: TranslateConfig) -> None:
 
 
 def _load(config: EvaluateConfig | TranslateConfig, path: Path) -> Trained:
-    return load_trained(path, device=config.device.name, precision=config.precision.name, position=config.position)
+    if path.is_dir():
+        from headloom.export.use import load_exported
+
+        return load_exported(path, config)
+    trained = load_trained(path, device=config.device.name, precision=config.precision.name, position=config.position)
+    if config.decoding.engine is DecodingEngine.ctranslate2:
+        from headloom.export.use import with_engine
+
+        return with_engine(trained, path)
+    return trained
 
 
 def _run_dir(checkpoint: Path) -> Path:
-    """The run's folder of RUN/checkpoints/NAME.pt; the file's own folder where it lies elsewhere."""
+    """The run's folder of RUN/checkpoints/NAME.pt; the file's own folder where it lies elsewhere; an export itself."""
+    if checkpoint.is_dir():
+        return checkpoint
     folder = checkpoint.resolve().parent
     return folder.parent if folder.name == "checkpoints" else folder

@@ -36,6 +36,7 @@ from headloom.config.schema_data import (
 from headloom.config.schema_decoding import (
     BeamConfig,
     DecodingConfig,
+    DecodingEngine,
     GreedyConfig,
     MbrConfig,
     SampleConfig,
@@ -206,6 +207,11 @@ class TrainConfig:
         if self.warm_start is not None and self.resume not in RESUME_WORDS:
             raise rules.no_effect(f"warm_start={self.warm_start}", f"resume={self.resume}, which has all its weights")
         check_search("train.py", self.decoding)
+        if self.decoding.engine is DecodingEngine.ctranslate2:
+            raise ConfigError(
+                "decoding.engine=ctranslate2 searches with a finished model: remove it, and set it for evaluate.py and "
+                "translate.py"
+            )
         if self.attention == MISSING:  # made in Python; a command line has its default from conf/
             self.attention = FullAttentionConfig()
         check_parts(self.model, self.position, self.norm)

@@ -17,6 +17,12 @@ class DecodingKind(Enum):
     score = "score"
 
 
+class DecodingEngine(Enum):
+    auto = "auto"
+    headloom = "headloom"
+    ctranslate2 = "ctranslate2"
+
+
 class LengthPenaltyForm(Enum):
     gnmt = "gnmt"  # ((5 + length) / 6) ** a
     power = "power"  # length ** a
@@ -40,6 +46,10 @@ class DecodingConfig:
     """The search; set by decoding=."""
     max_tokens: int = 8192
     """Most tokens of a batch: lines times rows of the search times longest output."""
+    engine: DecodingEngine = DecodingEngine.auto
+    """What searches: headloom, or ctranslate2 (extra headloom[ctranslate2]), for which a translation checkpoint is
+    exported once, in float32, to a folder beside it. auto: of a checkpoint headloom, of a folder that python -m
+    headloom.export wrote the program it was written for."""
 
     def __post_init__(self) -> None:
         rules.follows_group("decoding", "kind", self)
@@ -222,3 +232,18 @@ def check_search(command: str, decoding: DecodingConfig) -> None:
     """`command` needs outputs, which scoring does not give."""
     if isinstance(decoding, ScoreConfig):
         raise ConfigError(f"decoding=score writes no output and is for translate.py: choose a search for {command}")
+
+
+def check_engine(decoding: DecodingConfig) -> None:
+    """CTranslate2 can search as `decoding` says.
+
+    Raises:
+        ConfigError: it has not the search, or an option of it.
+    """
+    engine = "decoding.engine=ctranslate2"
+    if not isinstance(decoding, GreedyConfig | BeamConfig):
+        raise ConfigError(f"{engine} has no decoding={decoding.kind.name}: choose greedy or beam")
+    for option in ("repetition_penalty", "coverage_penalty", "required"):
+        value = getattr(decoding, option, None)
+        if value != getattr(type(decoding)(), option, None):
+            raise ConfigError(f"{engine} has no decoding.{option}={value}: remove it, or set decoding.engine=headloom")

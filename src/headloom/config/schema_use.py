@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from headloom.config import rules
-from headloom.config.schema_decoding import DecodingConfig, ScoreConfig, check_search
+from headloom.config.schema_decoding import DecodingConfig, DecodingEngine, ScoreConfig, check_engine, check_search
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_training import Device, Precision, check_precision
 from headloom.errors import ConfigError
@@ -60,7 +60,8 @@ class EvaluateConfig:
     that are there already (hypothesis, reference) need none."""
 
     checkpoint: Path | None = None
-    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or a folder that python -m headloom.export
+    format=ctranslate2 wrote, which has no loss."""
     hypothesis: Path | None = None
     """Translations to score in place of a checkpoint, one a line; no model is loaded."""
     reference: Path | None = None
@@ -99,6 +100,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         check_search("evaluate.py", self.decoding)
         check_precision("", self.device, self.precision)
+        if self.decoding.engine is DecodingEngine.ctranslate2:
+            check_ctranslate2(self)
         rules.together("hypothesis", self.hypothesis, "reference", self.reference)
         rules.at_least("resamples", self.resamples, 1)
         rules.at_least("seed", self.seed, 1)
@@ -121,6 +124,24 @@ class EvaluateConfig:
                     raise rules.no_effect(f"{option}={getattr(self, option)}", "nothing in compare")
 
 
+def check_ctranslate2(config: "EvaluateConfig | TranslateConfig") -> None:
+    """Rules of a search by CTranslate2, asked for by decoding.engine or by the export that is named as checkpoint.
+
+    Raises:
+        ConfigError: it has not the search, or has no use for an option.
+    """
+    check_engine(config.decoding)
+    if config.precision is not Precision.auto:
+        raise rules.no_effect(
+            f"precision={config.precision.name}", "decoding.engine=ctranslate2, which computes as it was exported"
+        )
+    if config.position != StretchConfig():
+        raise rules.no_effect("position", "decoding.engine=ctranslate2, whose positions are those of the training")
+    for option in ("ensemble", "alignments"):
+        if getattr(config, option, None):
+            raise ConfigError(f"decoding.engine=ctranslate2 has no {option}: remove it, or decoding.engine")
+
+
 class LineFormat(Enum):
     text = "text"
     jsonl = "jsonl"
@@ -138,7 +159,8 @@ class TranslateConfig:
     one line of output, in order."""
 
     checkpoint: Path = MISSING
-    """The checkpoint, such as outputs/RUN/checkpoints/best.pt."""
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or a folder that python -m headloom.export
+    format=ctranslate2 wrote."""
     input: Path = Path("-")
     """Text to translate, one sentence a line. -: stdin."""
     output: Path = Path("-")
@@ -172,6 +194,8 @@ class TranslateConfig:
 
     def __post_init__(self) -> None:
         check_precision("", self.device, self.precision)
+        if self.decoding.engine is DecodingEngine.ctranslate2:
+            check_ctranslate2(self)
         rules.at_least("buffer_lines", self.buffer_lines, 1)
         if self.alignments and self.format is LineFormat.text:
             raise ConfigError("alignments=true has no effect with format=text: set format=jsonl, or remove it")

@@ -32,6 +32,9 @@ CREATED = {
     (EvaluateDataConfig, "folder"),
     (ExportConfig, "output"),
 }
+EXPORT_NAME = "headloom.json"
+"""What a folder that python -m headloom.export wrote has in it: see export/folder.py."""
+TAKE_EXPORTS = ("checkpoint", "compare")
 FOLDERS = {(Multi30kConfig, "path"), (AverageConfig, "run")}
 EITHER = {
     (TatoebaConfig, "path"),
@@ -88,7 +91,7 @@ def check_files(config: Any) -> None:
             raise ConfigError(f"{option}={value} does not exist: check the path")
         elif place in FOLDERS and not value.is_dir():
             raise ConfigError(f"{option}={value} is a file: name the folder")
-        elif place is None and value.is_dir():
+        elif place is None and value.is_dir() and not (option in TAKE_EXPORTS and (value / EXPORT_NAME).is_file()):
             of_a_run = option in ("checkpoint", "ensemble", "compare")
             inside = f", such as {value / 'checkpoints' / 'best.pt'}" if of_a_run else ""
             raise ConfigError(f"{option}={value} is a folder: name a file{inside}")

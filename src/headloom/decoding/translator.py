@@ -17,6 +17,7 @@ from headloom.bar import progress_bar
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.alignment import Alignment, word_alignment, words_of
 from headloom.decoding.counts import Counts
+from headloom.decoding.engine import BatchSearch, Engine
 from headloom.decoding.memory import in_halves
 from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request, Sample, Search
 from headloom.decoding.search import NOTHING, Hypothesis
@@ -60,7 +61,8 @@ class Translator:
     but the line and, within the rounding of the model's arithmetic, on no batch.
 
     `forbidden` phrases and `required` ones are those of every line. Word
-    alignments cost a second pass over each output (`with_alignments`).
+    alignments cost a second pass over each output (`with_alignments`). An
+    `engine` searches in place of the models, of which there are none then.
 
     The models are on `device`, and stay in the mode they are in.
     """
@@ -81,6 +83,7 @@ class Translator:
         forbidden: Sequence[str] = (),
         required: Sequence[str] = (),
         with_alignments: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         self.models = nn.ModuleList([models] if isinstance(models, Seq2Seq) else models)
         self.source_tokenizer = source_tokenizer
@@ -100,9 +103,16 @@ class Translator:
             no_repeat_ngram=no_repeat_ngram,
             device=device,
         )
+        self.batch_search: BatchSearch = self.searcher
+        if engine is not None:
+            self.batch_search = engine.searching(
+                source_tokenizer, target_tokenizer, search=search, no_repeat_ngram=no_repeat_ngram
+            )
+        self.takes_prefixes = engine is None
         self.forbidden = self._phrases(forbidden)
         self.required = self._phrases(required)
-        positions = [model.max_length for model in self.searcher.models if model.max_length is not None]
+        holders = self.searcher.models if engine is None else [engine]
+        positions = [holder.max_length for holder in holders if holder.max_length is not None]
         self.positions = min(positions) if positions else None
         self.max_length = limits.max_length
         if self.positions is not None:
@@ -169,7 +179,7 @@ class Translator:
 
     def _search(self, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
         with self.computing():
-            return self.searcher.search(sentences)
+            return self.batch_search.search(sentences)
 
     def force(self, pairs: Sequence[tuple[str, str]], counts: Counts) -> Iterator[tuple[int, list[str], list[float]]]:
         """The row of each pair, the pieces of its target with eos behind, and the log-probability (nats) of each.

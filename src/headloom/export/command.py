@@ -5,11 +5,12 @@ import logging
 from pathlib import Path
 
 from headloom.config.schema_export import ExportConfig
+from headloom.config.strict import EXPORT_NAME
 from headloom.data.whole_files import folder_written_beside
 from headloom.errors import ConfigError
 from headloom.export import gate
 from headloom.export.base import Format
-from headloom.export.folder import NAME, write_description
+from headloom.export.folder import write_description
 from headloom.export.formats import format_of
 from headloom.export.sample import Sample, sample_of
 from headloom.work.base import Trained
@@ -46,7 +47,7 @@ def refuse_obstacle(format: Format, trained: Trained, checkpoint: Path) -> None:
 def write_checked(format: Format, trained: Trained, sample: Sample, checkpoint: Path, output: Path) -> None:
     """Write `output`, which appears when the export has passed the gate."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    with folder_written_beside(output, complete=output / NAME) as partial:
+    with folder_written_beside(output, complete=output / EXPORT_NAME) as partial:
         format.write(trained, partial)
         write_description(trained, partial, format=format.name, checkpoint=sha256_of(checkpoint))
         gate.check(trained, format.opened(trained, partial), sample, is_exact=format.is_exact)

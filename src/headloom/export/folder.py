@@ -13,10 +13,10 @@ from typing import Any
 
 from headloom.config import saved
 from headloom.config.schema import TrainConfig
+from headloom.config.strict import EXPORT_NAME
 from headloom.errors import CheckpointError
 from headloom.work.base import Trained
 
-NAME = "headloom.json"
 VERSION = 1
 MODEL_FILES = {"source": "source.model", "target": "target.model", "text": "tokenizer.model"}
 JOINT = "tokenizer.model"
@@ -57,7 +57,7 @@ def write_description(trained: Trained, folder: Path, *, format: str, checkpoint
         "config": saved.to_plain(trained.config),
     }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    (folder / NAME).write_text(text, encoding="utf-8", newline="\n")
+    (folder / EXPORT_NAME).write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_description(folder: Path) -> Description:
@@ -66,11 +66,11 @@ def read_description(folder: Path) -> Description:
     Raises:
         CheckpointError: the folder is no export of ours, is damaged, or is a newer version's.
     """
-    path = folder / NAME
+    path = folder / EXPORT_NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} is no export: it has no {NAME}; name a checkpoint's file") from None
+        raise CheckpointError(f"{folder} is no export: it has no {EXPORT_NAME}; name a checkpoint's file") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): export again") from error
     if not isinstance(content, dict) or content.get("magic") != "headloom export":

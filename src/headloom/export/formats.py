@@ -18,8 +18,20 @@ def format_of(config: ExportConfig) -> Format:
             from headloom.export.safetensors import Safetensors
 
             return Safetensors()
+        case ExportFormat.ctranslate2:
+            require_ctranslate2("format=ctranslate2")
+            from headloom.export.ctranslate2 import CTranslate2
+
+            return CTranslate2(None if config.quantization is None else config.quantization.name)
         case _:
             assert_never(config.format)
+
+
+def require_ctranslate2(option: str) -> None:
+    """Raises:
+    ConfigError: it is not installed.
+    """
+    _require(option, "ctranslate2")
 
 
 def _require(option: str, package: str) -> None:

@@ -112,6 +112,7 @@ class OwnOutputs:
     """See `base.Reader`."""
 
     def __init__(self, trained: Trained) -> None:
+        assert trained.model is not None
         self.model = trained.model
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:

@@ -35,6 +35,7 @@ class Safetensors:
     def write(self, trained: Trained, folder: Path) -> None:
         from safetensors.torch import save_file
 
+        assert trained.model is not None
         weights, tied = untied(trained.model)
         save_file(weights, folder / FILE, metadata={"format": "pt", "tied": json.dumps(tied)})
 

@@ -114,7 +114,7 @@ class TranslationTask:
 
     def evaluate(
         self,
-        model: Seq2Seq,
+        model: Seq2Seq | None,
         batches: EvaluationBatches,
         translator: Translator | None,
         *,
@@ -126,6 +126,7 @@ class TranslationTask:
     ) -> Evaluation:
         """Score `model` on every pair of `batches`; no result depends on how they are batched.
 
+        None: there is a translator only, whose scores these are.
         `translator` translates the raw sources of the corpus, so that the
         `scores`, by their names in `metrics.TRANSLATION_SCORES`, are those of
         `translate.py` and sacreBLEU; None leaves them out.
@@ -134,17 +135,19 @@ class TranslationTask:
         is a terminal. Each of `ranks` scores and translates its share, and all
         get the evaluation of the whole.
         """
-        totals = score_batches(
-            self,
-            model,
-            batches,
-            device=device,
-            autocast_dtype=autocast_dtype,
-            description=description,
-            ranks=ranks,
-        )
-        assert totals.num_targets > 0, "a token store holds at least one pair, and every pair an eos"
-        values = {"loss": totals.loss, "perplexity": totals.perplexity, "accuracy": totals.accuracy}
+        values: dict[str, float] = {}
+        if model is not None:
+            totals = score_batches(
+                self,
+                model,
+                batches,
+                device=device,
+                autocast_dtype=autocast_dtype,
+                description=description,
+                ranks=ranks,
+            )
+            assert totals.num_targets > 0, "a token store holds at least one pair, and every pair an eos"
+            values = {"loss": totals.loss, "perplexity": totals.perplexity, "accuracy": totals.accuracy}
         if translator is None:
             return Evaluation(values)
         texts = [batches.pairs.text(row) for row in range(len(batches.pairs))]

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from headloom.config.schema import TrainConfig
+from headloom.decoding.engine import Engine
 from headloom.ranks import Ranks
 from headloom.tasks.base import Task
 from headloom.training.loop import Batches
@@ -78,9 +79,12 @@ class Trained:
     `contents` beside the weights (tokenizers, labels)."""
 
     config: TrainConfig
-    model: nn.Module
+    model: nn.Module | None
+    """None of an export, whose `engine` has the weights."""
     contents: Mapping[str, Any]
     step: int
     device: torch.device
     dtype: torch.dtype | None
     """Type of the matrix products; None: float32."""
+    engine: Engine | None = None
+    """What searches in place of the model."""

@@ -28,7 +28,9 @@ ScoreCheckpoint = Callable[[Path, Path], Mapping[str, Any]]
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether it begins as torch.save begins a file; text does not."""
+    """Whether it begins as torch.save begins a file, which text does not; or is the folder of an export."""
+    if path.is_dir():
+        return True
     with path.open("rb") as stream:
         return stream.read(4) == b"PK\x03\x04"
 

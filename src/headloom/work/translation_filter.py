@@ -38,6 +38,9 @@ class TranslationPredictor:
             seed=whole_number_of(line, "seed"),
         )
         method = self.translator.method
+        if not self.translator.takes_prefixes and (request.prefix or request.required):
+            name = "prefix" if request.prefix else "required"
+            raise DataError(f"has a field {name!r}, which decoding.engine=ctranslate2 does not take")
         if request.required and not (isinstance(method, Beam) and method.beam_size > 1):
             raise DataError("has a field 'required', which needs decoding=beam and decoding.beam_size above 1")
         draws = isinstance(method, Sample) or (

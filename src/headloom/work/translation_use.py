@@ -37,7 +37,7 @@ def translator_of(
     """
     states = trained.contents["tokenizers"]
     models = []
-    for member in (trained, *ensemble):
+    for member in (trained, *ensemble) if trained.engine is None else ():
         if not isinstance(member.model, Seq2Seq):
             raise ConfigError("ensemble holds a checkpoint that does not translate: remove it")
         if _fingerprints(member.contents["tokenizers"]) != _fingerprints(states):
@@ -53,6 +53,7 @@ def translator_of(
         device=trained.device,
         autocast_dtype=trained.dtype,
         with_alignments=with_alignments,
+        engine=trained.engine,
     )
 
 
@@ -103,7 +104,7 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
         truncate=True,
         description=name,
     )
-    assert isinstance(trained.model, Seq2Seq)
+    assert trained.model is None or isinstance(trained.model, Seq2Seq)
 
     def batches(rows: np.ndarray | None = None) -> EvaluationBatches:
         return EvaluationBatches(tokens, *tokenizers, max_tokens=trained.config.trainer.max_tokens, rows=rows)
@@ -142,7 +143,9 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
     }
     sources, references = zip(*(tokens.text(row) for row in range(len(tokens))), strict=True)
     texts = Texts(evaluation.hypotheses, references, sources)
-    add_scores(results, texts, longest=config.lengths, comet=config.comet, loss=loss)
+    add_scores(
+        results, texts, longest=config.lengths, comet=config.comet, loss=loss if trained.model is not None else None
+    )
     write_evaluation(output, results, texts)
     print_scores(results, [*evaluation.metrics, *(["comet"] if config.comet is not None else [])])
     sys.stdout.write(f"{len(tokens)} pairs of {name}; texts and evaluation.json in {output}\n")

@@ -1,0 +1,137 @@
+"""CTranslate2 in place of our own search; needs the package ctranslate2.
+
+Its beam search is ours up to the end: as many hypotheses of the same
+log-probabilities grow side by side. It ends when as many have ended as the beam
+is wide (without a length penalty: when the likeliest candidate ends), where ours
+goes on while a better one is possible. What has ended is ranked by our own
+length penalty, which has forms that it does not know.
+
+Neither pad nor bos is forbidden, as they are in our search: it would divide
+their probability among the other tokens, and a model that was trained does not
+write them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.ranking import Ranking
+from headloom.decoding.requests import Beam, Greedy, Search
+from headloom.decoding.search import NOTHING, Hypothesis
+from headloom.decoding.searcher import Sentence
+from headloom.errors import CheckpointError
+
+
+class CTranslate2Engine:
+    """See `engine.Engine`. `folder`: what python -m headloom.export wrote.
+
+    Raises:
+        CheckpointError: CTranslate2 cannot read the folder.
+    """
+
+    def __init__(self, folder: Path, *, max_length: int | None, device: str, num_threads: int) -> None:
+        import ctranslate2
+
+        self.max_length = max_length
+        try:
+            self.program = ctranslate2.Translator(str(folder), device=device, intra_threads=num_threads)
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{folder} cannot be read by CTranslate2 ({error}): export again") from error
+
+    def searching(
+        self,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        search: Search,
+        no_repeat_ngram: int | None,
+    ) -> "CTranslate2Search":
+        return CTranslate2Search(
+            self.program,
+            source_tokenizer,
+            target_tokenizer,
+            search=search,
+            no_repeat_ngram=no_repeat_ngram,
+            max_length=self.max_length,
+        )
+
+
+class CTranslate2Search:
+    """See `engine.BatchSearch`.
+
+    A sentence gets the same output in any batch: what decides it are its own
+    limits, the longest rounded up to a power of two, so that neighbours of
+    similar length still are one batch, and the output cut to the limit.
+    """
+
+    def __init__(
+        self,
+        program: Any,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        search: Search,
+        no_repeat_ngram: int | None,
+        max_length: int | None,
+    ) -> None:
+        self.program = program
+        self.max_length = max_length
+        self.source_pieces = source_tokenizer.pieces(range(source_tokenizer.vocab_size))
+        self.target_pieces = target_tokenizer.pieces(range(target_tokenizer.vocab_size))
+        self.id_of = {piece: i for i, piece in enumerate(self.target_pieces)}
+        self.decode = target_tokenizer.decode
+        self.num_best = 1
+        self.ranking = Ranking()
+        self.options: dict[str, Any] = {"beam_size": 1, "no_repeat_ngram_size": no_repeat_ngram or 0}
+        match search:
+            case Beam(beam_size=beam_size, num_best=num_best, ranking=ranking) if not ranking.coverage_penalty:
+                # Where nothing divides the log-probabilities, the likeliest end ends the search.
+                self.num_best, self.ranking = num_best, ranking
+                wanted = beam_size if ranking.length_penalty else num_best
+                self.options |= {"beam_size": beam_size, "num_hypotheses": wanted}
+            case Greedy(repetition_penalty=1.0):
+                pass
+            case _:
+                raise AssertionError(f"{search} is refused where options are checked")
+
+    def search(self, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
+        groups: dict[Any, list[int]] = {}
+        for place, sentence in enumerate(sentences):
+            assert not sentence.prefix
+            assert not sentence.required
+            forbidden = tuple(tuple(phrase) for phrase in sentence.forbidden)
+            groups.setdefault((self._rounded_up(sentence.longest), sentence.shortest, forbidden), []).append(place)
+        found: list[list[Hypothesis]] = [[] for _ in sentences]
+        for (longest, shortest, forbidden), places in groups.items():
+            results = self.program.translate_batch(
+                [[self.source_pieces[i] for i in sentences[place].source] for place in places],
+                max_input_length=0,
+                max_decoding_length=longest - 1,
+                min_decoding_length=max(0, shortest - 1),
+                suppress_sequences=[[self.target_pieces[i] for i in phrase] for phrase in forbidden] or None,
+                length_penalty=self.ranking.length_penalty,
+                return_scores=True,
+                **self.options,
+            )
+            for place, result in zip(places, results, strict=True):
+                found[place] = self._hypotheses(result, sentences[place].longest, longest)
+        return found
+
+    def _hypotheses(self, result: Any, longest: int, searched: int) -> list[Hypothesis]:
+        """The best of one sentence; `searched`: the limit of the search, `longest`: that of the sentence."""
+        by_text: dict[str, Hypothesis] = {}
+        ranked = []
+        for pieces, score in zip(result.hypotheses, result.scores, strict=True):
+            length = min(len(pieces) + 1, searched - 1)  # eos counted, which is not there at the limit
+            log_probability = score * max(1, length) ** self.ranking.length_penalty
+            ids = [self.id_of[piece] for piece in pieces[: longest - 1]]
+            divided = log_probability / float(self.ranking.divisor(len(ids) + 1))
+            ranked.append(Hypothesis(ids, log_probability, divided))
+        for hypothesis in sorted(ranked, key=lambda hypothesis: -hypothesis.score):
+            by_text.setdefault(self.decode(hypothesis.ids) if self.num_best > 1 else str(hypothesis.ids), hypothesis)
+        return list(by_text.values())[: self.num_best] or [NOTHING]
+
+    def _rounded_up(self, length: int) -> int:
+        power = 1 << (length - 1).bit_length()
+        return power if self.max_length is None else min(power, self.max_length)
