@@ -21,6 +21,7 @@ from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
 from headloom.models.classifier import Classifier, Pool, Pooling, SegmentEmbedding
 from headloom.models.stack import Stack
+from headloom.nn.linear import Linear
 from headloom.tasks.classification import ClassificationTask, balanced_weights
 from headloom.tasks.regression import RegressionTask
 from headloom.tasks.tagging import TaggingTask
@@ -147,7 +148,7 @@ def build_classifier(config: TrainConfig, tokenizer: Tokenizer, targets: Mapping
     built = Classifier(
         encoder,
         None if isinstance(config.task, schema.TaggingConfig) else Pool(Pooling[pooling.name], model.d_model),
-        nn.Linear(model.d_model, len(targets["names"]) if "names" in targets else 1),
+        Linear(model.d_model, len(targets["names"]) if "names" in targets else 1),
         dropout=parts.dropout(model.head_dropout),
     )
     parts.initialise(built, num_residuals=2 * model.num_layers)

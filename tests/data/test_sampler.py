@@ -139,6 +139,12 @@ def test_a_state_of_other_batches_is_refused(change):
         sampler(**change).load_state(state)
 
 
+def test_where_lengths_are_rounded_rows_come_in_eights_but_for_few_rows_and_the_end_of_a_pool():
+    counts = [len(rows) for rows in epoch_of(sampler(pool_size=500, pad_to_multiple=4))]
+    assert sum(counts) == 1000
+    assert sum(count > 8 and count % 8 != 0 for count in counts) <= 2
+
+
 def test_a_row_longer_than_the_budget_is_refused_by_the_option():
     with pytest.raises(ConfigError, match=r"trainer\.max_tokens=19 .*20 tokens"):
         sampler(max_tokens=19)

@@ -120,7 +120,8 @@ class TrainerConfig:
     """Decay a step of an exponential moving average of the weights, in (0, 1), used in validation and translation.
     null: none."""
     pad_to_multiple: int = 1
-    """Padded lengths are rounded up to a multiple of this, so that fewer shapes occur."""
+    """Padded lengths are rounded up to a multiple of this, and above 1 rows down to a multiple of 8, so that fewer
+    shapes occur: each new one takes time to prepare, on a GPU and in bfloat16 on a CPU."""
     num_threads: int | None = None
     """CPU threads. null: what PyTorch takes."""
 

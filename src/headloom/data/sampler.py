@@ -16,6 +16,7 @@ import numpy as np
 
 from headloom.errors import CheckpointError, ConfigError
 
+ROWS_TOGETHER = 8  # where lengths are padded to a multiple: then batches of more rows have a multiple of this
 _ROUNDS = 6  # of the Feistel network; 4 suffice in theory (Luby and Rackoff 1988), small domains want some more
 
 
@@ -31,7 +32,8 @@ class TokenBudgetSampler:
     """Endless batches of row numbers; each row exactly once an epoch.
 
     A batch keeps rows * max(padded source, padded target) <= `max_tokens`,
-    where padded lengths are rounded up to `pad_to_multiple`.
+    where padded lengths are rounded up to `pad_to_multiple`. Above 1 the number of
+    rows is rounded too, down to a multiple of ROWS_TOGETHER, so that shapes recur.
 
     Raises:
         ConfigError: the longest row alone is over `max_tokens`.
@@ -120,6 +122,7 @@ class TokenBudgetSampler:
             "max_tokens": self._max_tokens,
             "pad_to_multiple": self._pad_to_multiple,
             "pool_size": self._pool_size,
+            **({"rows_together": ROWS_TOGETHER} if self._pad_to_multiple > 1 else {}),
         }
 
     def _current(self) -> list[np.ndarray]:
@@ -199,7 +202,10 @@ def _similar_lengths(
         most = max(1, max_tokens // int(width[start]))
         padded = np.maximum.accumulate(width[start : start + most])
         fits = padded * np.arange(1, len(padded) + 1) <= max_tokens
-        end = start + max(1, int(np.count_nonzero(fits)))
+        count = max(1, int(np.count_nonzero(fits)))
+        if pad_to_multiple > 1 and start + count < len(rows) and count > ROWS_TOGETHER:
+            count -= count % ROWS_TOGETHER
+        end = start + count
         batches.append(rows[start:end])
         start = end
     return batches

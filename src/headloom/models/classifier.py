@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.dropout import Dropout
+from headloom.nn.linear import Linear
 from headloom.nn.positional import Positional
 
 
@@ -27,7 +28,7 @@ class Pool(nn.Module):
     def __init__(self, pooling: Pooling, d_model: int) -> None:
         super().__init__()
         self.pooling = pooling
-        self.score = nn.Linear(d_model, 1) if pooling is Pooling.attention else None
+        self.score = Linear(d_model, 1) if pooling is Pooling.attention else None
 
     def forward(self, x_BSD: Tensor, allowed_BS: Tensor | None) -> Tensor:
         """`allowed` is True on real positions; None: all are. A row has one at least: its bos."""

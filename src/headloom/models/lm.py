@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from headloom.models.stack import Stack
 from headloom.nn.attention import KeyValues
+from headloom.nn.linear import linear
 
 
 class LanguageModel(nn.Module):
@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Scores of every token, in float32."""
-        return F.linear(hidden_ND, self.output.weight).float()
+        return linear(hidden_ND, self.output.weight).float()
 
     @property
     def output_weight(self) -> Tensor:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.blocks import BlockCache, DecoderBlock
+from headloom.nn.linear import linear
 from headloom.nn.residual import to_step_precision
 
 
@@ -71,7 +71,7 @@ class Seq2Seq(nn.Module):
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Scores of every target token, in float32."""
-        return F.linear(hidden_ND, self.output.weight).float()
+        return linear(hidden_ND, self.output.weight).float()
 
     @property
     def output_weight(self) -> Tensor:

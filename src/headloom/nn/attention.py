@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headloom.nn import kernels
+from headloom.nn.linear import Linear
 from headloom.nn.masks import Pattern
 from headloom.nn.positional import Positional
 
@@ -94,9 +95,9 @@ class MultiHeadAttention(nn.Module):
         self.soft_cap = soft_cap
         self.query_norm = query_norm
         self.key_norm = key_norm
-        self.query = nn.Linear(d_model, num_heads * self.head_width, bias=bias)
-        self.key_value = nn.Linear(d_model, 2 * num_kv_heads * self.head_width, bias=bias)
-        self.output = nn.Linear(num_heads * self.head_width, d_model, bias=bias)
+        self.query = Linear(d_model, num_heads * self.head_width, bias=bias)
+        self.key_value = Linear(d_model, 2 * num_kv_heads * self.head_width, bias=bias)
+        self.output = Linear(num_heads * self.head_width, d_model, bias=bias)
         self.preference = kernels.NO_PREFERENCE
         self.recorder: Callable[[Tensor], None] | None = None
 

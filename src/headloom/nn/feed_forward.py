@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headloom.nn.dropout import Dropout, relu_dropout
+from headloom.nn.linear import Linear
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -35,8 +36,8 @@ class FeedForward(nn.Module):
         self, d_model: int, d_ff: int, *, activation: Callable[[Tensor], Tensor], bias: bool, dropout: float
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, d_ff, bias=bias)
-        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.up = Linear(d_model, d_ff, bias=bias)
+        self.down = Linear(d_ff, d_model, bias=bias)
         self.activation = activation
         self.dropout = Dropout(dropout)
 
@@ -59,8 +60,8 @@ class GatedFeedForward(nn.Module):
         self, d_model: int, d_ff: int, *, activation: Callable[[Tensor], Tensor], bias: bool, dropout: float
     ) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(d_model, 2 * d_ff, bias=bias)
-        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.gate_up = Linear(d_model, 2 * d_ff, bias=bias)
+        self.down = Linear(d_ff, d_model, bias=bias)
         self.activation = activation
         self.dropout = Dropout(dropout)
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headloom.nn.linear import filled, with_rows
+
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
 
 CHUNK_LOGITS = 1 << 22
@@ -85,6 +87,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_ND.dtype
         wide = torch.promote_types(dtype, torch.float32)
         N, V = target_N.numel(), weight_VD.size(0)
+        chunk = max(1, (CHUNK_LOGITS if device_type == "cpu" else CHUNK_LOGITS_OF_GPU) // V)
+        if device_type == "cpu" and dtype is torch.bfloat16:  # chunks of few sizes: see linear.py
+            chunk = filled(-(-N // -(-N // chunk))) if N else chunk
         with torch.autocast(device_type, enabled=False):
             h_ND, w_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
             sum_D = w_VD.sum(0, dtype=wide)  # the row that smoothing pulls towards
@@ -96,26 +101,27 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             nll = torch.zeros((), dtype=wide, device=hidden_ND.device)
             uniform = torch.zeros((), dtype=wide, device=hidden_ND.device)
             num_correct = torch.zeros((), dtype=torch.int64, device=hidden_ND.device)
-            chunk = max(1, (CHUNK_LOGITS if device_type == "cpu" else CHUNK_LOGITS_OF_GPU) // V)
             for start in range(0, N, chunk):
-                h_CD, target_C1 = h_ND[start : start + chunk], target_N[start : start + chunk, None]
+                real_CD, target_C = h_ND[start : start + chunk], target_N[start : start + chunk]
+                C = len(target_C)
+                h_CD = with_rows(real_CD, chunk, dtype) if device_type == "cpu" and dtype is torch.bfloat16 else real_CD
                 logits_CV = (h_CD @ w_VD.T).to(wide)
-                own_C = logits_CV.gather(-1, target_C1).squeeze(-1)
-                best_C = logits_CV.amax(-1)
-                p_CV = logits_CV.softmax(-1)
+                own_C = logits_CV[:C].gather(-1, target_C[:, None]).squeeze(-1)
+                best_C = logits_CV[:C].amax(-1)
+                p_CV = torch.softmax(logits_CV, -1, out=logits_CV)
                 # The likeliest token has p = exp(best - log z): one softmax serves the loss and its gradient.
-                log_z_C = best_C - p_CV.amax(-1).log()
+                log_z_C = best_C - p_CV[:C].amax(-1).log()
                 nll += (log_z_C - own_C).sum()
                 num_correct += (own_C == best_C).sum()
                 if smoothing > 0:
-                    uniform += (log_z_C - (h_CD.to(wide) @ sum_D) / V).sum()
+                    uniform += (log_z_C - (real_CD.to(wide) @ sum_D) / V).sum()
                 if wants_gradient:
                     p_CV = p_CV.to(dtype)
-                    dh_CD = (p_CV @ w_VD).to(wide)
-                    dh_CD -= (1 - smoothing) * w_VD[target_C1.squeeze(-1)].to(wide)
+                    dh_CD = (p_CV @ w_VD)[:C].to(wide)
+                    dh_CD -= (1 - smoothing) * w_VD[target_C].to(wide)
                     dh_CD -= (smoothing / V) * sum_D
                     dh_ND[start : start + chunk] = dh_CD
-                    dw_VD += p_CV.T @ h_CD
+                    dw_VD += p_CV.T @ h_CD  # what was added below is zeros in h
             if wants_gradient:
                 dw_VD.index_add_(0, target_N, h_ND.to(wide), alpha=-(1 - smoothing))
                 dw_VD -= (smoothing / V) * h_ND.sum(0, dtype=wide)

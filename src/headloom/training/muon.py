@@ -3,7 +3,7 @@
 Shapes: R rows, C columns (R <= C) of a matrix; M matrices of one shape.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,33 +65,38 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None
         group = self.param_groups[0]
-        for parameter, update in self._updates():
+        moved = [(p, average) for p, average in zip(self._matrices, self._averages, strict=True) if p.grad is not None]
+        if moved:
+            parameters, averages = map(list, zip(*moved, strict=True))
+            gradients = [parameter.grad for parameter in parameters]
+            torch._foreach_lerp_(averages, gradients, 1 - self._momentum)
+            ahead = torch._foreach_lerp(gradients, averages, self._momentum)  # Nesterov
             if group["weight_decay"]:
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.add_(update, alpha=-group["lr"] * max(1.0, parameter.size(-2) / parameter.size(-1)) ** 0.5)
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            for parameter, update in zip(parameters, self._orthogonal(ahead), strict=True):
+                parameter.add_(update, alpha=-group["lr"] * max(1.0, parameter.size(-2) / parameter.size(-1)) ** 0.5)
         self._adam.step()
 
-    def _updates(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each parameter that has a gradient, with its orthogonal matrix or stack of matrices."""
-        parameters, wide_MRC = [], []
-        for parameter, average in zip(self._matrices, self._averages, strict=True):
-            if parameter.grad is None:
-                continue
-            average.lerp_(parameter.grad, 1 - self._momentum)
-            ahead = parameter.grad.lerp(average, self._momentum)  # Nesterov
-            parameters.append(parameter)
-            wide_MRC.append(_wide(ahead).flatten(0, -3) if ahead.dim() > 2 else _wide(ahead)[None])
-        by_shape: dict[torch.Size, list[int]] = {}
-        for index, stack_MRC in enumerate(wide_MRC):
-            by_shape.setdefault(stack_MRC.shape[1:], []).append(index)
-        for indices in by_shape.values():
-            together_MRC = orthogonal(torch.cat([wide_MRC[i] for i in indices]).to(self._dtype))
-            parts = torch.split(together_MRC.float(), [len(wide_MRC[i]) for i in indices])
+    def _orthogonal(self, matrices: Sequence[Tensor]) -> list[Tensor]:
+        """Each matrix or stack of matrices made orthogonal, those of one shape together."""
+        found: list[Tensor] = list(matrices)
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for index, matrix in enumerate(matrices):
+            by_shape.setdefault(tuple(sorted(matrix.shape[-2:])), []).append(index)
+        for (num_rows, num_columns), indices in by_shape.items():
+            counts = [matrices[i].shape[:-2].numel() for i in indices]
+            together_MRC = torch.empty(
+                sum(counts), num_rows, num_columns, dtype=self._dtype, device=matrices[indices[0]].device
+            )
+            parts = torch.split(together_MRC, counts)
             for index, part_MRC in zip(indices, parts, strict=True):
-                wide_MRC[index] = part_MRC
-        for parameter, part_MRC in zip(parameters, wide_MRC, strict=True):
-            turned = part_MRC.shape[1:] != parameter.shape[-2:]
-            yield parameter, (part_MRC.mT if turned else part_MRC).reshape(parameter.shape)
+                part_MRC.copy_(_wide(matrices[index]).reshape(part_MRC.shape))
+            parts = torch.split(orthogonal(together_MRC), counts)
+            for index, part_MRC in zip(indices, parts, strict=True):
+                shape = matrices[index].shape
+                turned = shape[-2] > shape[-1]
+                found[index] = (part_MRC.mT if turned else part_MRC).reshape(shape)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         return {"momentum": list(self._averages), "adam": self._adam.state_dict()}
@@ -119,5 +124,6 @@ def orthogonal(x_MRC: Tensor) -> Tensor:
     for _ in range(NUM_ITERATIONS):
         square_MRR = x_MRC @ x_MRC.mT
         mix_MRR = torch.baddbmm(square_MRR, square_MRR, square_MRR, beta=b, alpha=c)
-        x_MRC = torch.baddbmm(x_MRC, mix_MRR, x_MRC, beta=a)
+        mix_MRR.diagonal(dim1=1, dim2=2).add_(a)  # a x is part of the product, which is one pass over x less
+        x_MRC = mix_MRR @ x_MRC
     return x_MRC

@@ -1,0 +1,90 @@
+"""Linear layers that do not pay for a number of rows they have not seen.
+
+A bfloat16 product on a CPU is oneDNN's, which compiles a kernel for every
+shape: 1 to 3 ms, several times as long as the product itself in a small model,
+and the 1,024 kernels it keeps are those of a few dozen batches. Batches of text
+have another number of tokens nearly every time. So there rows of zeros are added
+up to one of 32 numbers an octave, and batches whose rows and lengths are
+multiples already (`trainer.pad_to_multiple`) need none. No result changes.
+
+oneDNN also adds the bias while it writes the product, which PyTorch's own
+`linear` asks it for in a pass over the output beforehand.
+
+Shapes: N rows, P rows with those added, I inputs, O outputs.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_ADDS_BIAS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def filled(num_rows: int) -> int:
+    """The next number of rows for which a kernel is compiled: of six binary digits, and zeros."""
+    step = 1 << max(0, num_rows.bit_length() - 6)
+    return -(-num_rows // step) * step
+
+
+def with_rows(x: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
+    """The rows of `x`, of any shape [..., I], in `dtype`, with rows of zeros below them: x_PI, P being `num_rows`."""
+    num_real = x.numel() // x.size(-1)
+    if num_real == num_rows:
+        return x.reshape(num_rows, -1).to(dtype)
+    x_PI = torch.empty(num_rows, x.size(-1), dtype=dtype, device=x.device)
+    x_PI[:num_real].view(x.shape).copy_(x)  # once, also where `x` is not contiguous
+    x_PI[num_real:] = 0
+    return x_PI
+
+
+def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """`x weight^T + bias` for every row of `x`, of any shape [..., I]; in autocast's type where autocast is on."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.linear(x, weight_OI, bias_O)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    if dtype is not torch.bfloat16:
+        return F.linear(x, weight_OI, bias_O)
+    return _FilledLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]
+
+
+def _with_bias(x_PI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
+    if _ADDS_BIAS:
+        out_PO: Tensor = torch.ops.mkldnn._linear_pointwise(x_PI, weight_OI, bias_O, "none", [], "")
+        return out_PO
+    return F.linear(x_PI, weight_OI, bias_O)
+
+
+class Linear(nn.Linear):
+    """`linear` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class _FilledLinear(torch.autograd.Function):
+    """The bfloat16 product with rows of zeros added to both of its gradients' products too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+        num_rows = x.numel() // x.size(-1)
+        x_PI = with_rows(x, filled(num_rows), torch.bfloat16)
+        w_OI = weight_OI.to(torch.bfloat16)
+        with torch.autocast("cpu", enabled=False):
+            out_PO = F.linear(x_PI, w_OI) if bias_O is None else _with_bias(x_PI, w_OI, bias_O.to(torch.bfloat16))
+        ctx.save_for_backward(x_PI, w_OI)
+        ctx.x_shape, ctx.dtypes = x.shape, (x.dtype, weight_OI.dtype)
+        return out_PO[:num_rows].view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x_PI, w_OI = ctx.saved_tensors
+        x_dtype, weight_dtype = ctx.dtypes
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        num_rows = gradients[0].numel() // gradients[0].size(-1)
+        d_PO = with_rows(gradients[0], len(x_PI), torch.bfloat16)
+        dx = (d_PO @ w_OI)[:num_rows].view(ctx.x_shape).to(x_dtype) if wants_x else None
+        dweight_OI = (d_PO.T @ x_PI).to(weight_dtype) if wants_weight else None
+        dbias_O = d_PO.sum(0).to(weight_dtype) if wants_bias else None
+        return dx, dweight_OI, dbias_O
