@@ -38,6 +38,10 @@ def own_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def _num_restarts() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
 def say_of_this_rank(name: str, message: str) -> None:
     """Write an error of the command `name` to stderr, rank 0's first."""
     if num_processes() > 1 and own_rank() > 0:
@@ -77,6 +81,7 @@ def joined_ranks(config: TrainConfig, run_dir: Path) -> Iterator[Place]:
         RankLost: not all ranks came, or rank 0 could not go on.
     """
     import torch
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     from headloom.ranks import joined
@@ -97,7 +102,9 @@ def joined_ranks(config: TrainConfig, run_dir: Path) -> Iterator[Place]:
         logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format=form)
     timeout = timedelta(seconds=config.trainer.rank_timeout)
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-    with joined(store, rank=rank, world_size=world_size, timeout=timeout, device=device) as ranks:
+    # torchrun's agent may keep one store for all its starts, with the addresses of processes that have ended.
+    own = PrefixStore(f"start {_num_restarts()}", store)
+    with joined(own, rank=rank, world_size=world_size, timeout=timeout, device=device) as ranks:
         run_dir, resume = ranks.first_does(_placing(store, run_dir, config.resume))
         yield Place(ranks, run_dir, resume)
 
@@ -116,8 +123,7 @@ def _placing(store: "Store", drawn: Path, resume: str) -> Callable[[], tuple[Pat
 
     def place() -> tuple[Path, str]:
         run_dir = _kept_since_the_first_start(store, drawn)
-        is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        goes_on = is_restart and (run_dir / "checkpoints" / "last.pt").exists()
+        goes_on = _num_restarts() != "0" and (run_dir / "checkpoints" / "last.pt").exists()
         check_can_be_written("hydra.run.dir", run_dir, folder=True)
         refuse_used_folder(run_dir, "auto" if goes_on else resume)
         return run_dir, "auto" if goes_on else resume
