@@ -28,6 +28,8 @@ FLOORS = {
     "combinations": 7,
     "work": 7,
     "average": 7,
+    "final_average": 7,
+    "run_start": 7,
     "export": 8,
     "training_run": 8,
     "checks": 9,

@@ -21,7 +21,7 @@ def everything(ranks: Ranks) -> dict[str, object]:
     return {
         "shares": ranks.in_order([f"made of {item}" for item in ranks.share(range(7))]),
         "few": ranks.in_order(list(ranks.share(["one"]))),
-        "sum": ranks.all_sum(ranks.rank + 1),
+        "sum": ranks.all_sums(ranks.rank + 1, 2),
         "max": ranks.all_max(ranks.rank + 1),
         "add_up": [one.item(), *counts.tolist()],
         "first": ranks.first_says(f"rank {ranks.rank}"),
@@ -40,7 +40,7 @@ def test_all_ranks_hear_the_same(world_size):
         assert answer == {
             "shares": [f"made of {item}" for item in range(7)],
             "few": ["one"],
-            "sum": sum(range(1, world_size + 1)),
+            "sum": (sum(range(1, world_size + 1)), 2 * world_size),
             "max": world_size,
             "add_up": [1.5 * world_size, world_size, sum(range(world_size))],
             "first": "rank 0",
@@ -90,7 +90,7 @@ def test_a_rank_that_is_gone_ends_the_others_in_time(way):
             if way == "dies":
                 os._exit(1)
             time.sleep(3)
-        return ranks.all_sum(1)
+        return ranks.all_sums(1)[0]
 
     lost = on_ranks(3, wait, timeout_seconds=1)[0]
     assert isinstance(lost, RankLost)

@@ -10,7 +10,7 @@ from headloom.config.schema_average import AverageConfig
 from headloom.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from headloom.training.checkpoint import CheckpointFolder
+    from headloom.training.checkpoint_folder import CheckpointFolder
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,9 @@ def average(config: AverageConfig) -> Path:
         ConfigError: the run has not as many, or the result would replace one of them.
         CheckpointError: a checkpoint cannot be read, they are not of one model, or the result cannot be written.
     """
-    from headloom.training.checkpoint import CheckpointFolder, save_checkpoint  # loads torch: only now
+    from headloom.training.checkpoint import save_checkpoint  # loads torch: only now
     from headloom.training.checkpoint_average import average_checkpoints
+    from headloom.training.checkpoint_folder import CheckpointFolder
 
     if config.run is None:
         paths, output = list(config.checkpoints), config.output

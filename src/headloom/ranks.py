@@ -30,6 +30,8 @@ class Ranks:
 
     rank = 0
     world_size = 1
+    control: dist.ProcessGroup | None = None
+    """The ranks, as PyTorch names them, on the hosts."""
 
     @property
     def is_first(self) -> bool:
@@ -44,9 +46,9 @@ class Ranks:
         """What all ranks made of their `share`, in the order of the items, on every rank."""
         return list(own)
 
-    def all_sum(self, value: int) -> int:
-        """The sum over the ranks."""
-        return value
+    def all_sums(self, *values: int) -> tuple[int, ...]:
+        """The sum of each value over the ranks."""
+        return values
 
     def all_max(self, value: int) -> int:
         """The largest of the ranks."""
@@ -98,7 +100,7 @@ class Group(Ranks):
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self._store = store
-        self._control = control
+        self.control = control
         self._timeout = timeout
         self._num_turns = 0
 
@@ -109,17 +111,17 @@ class Group(Ranks):
             merged += [part[place] for part in parts if place < len(part)]
         return merged
 
-    def all_sum(self, value: int) -> int:
-        return self._reduced(value, dist.ReduceOp.SUM)
+    def all_sums(self, *values: int) -> tuple[int, ...]:
+        return self._reduced(values, dist.ReduceOp.SUM)
 
     def all_max(self, value: int) -> int:
-        return self._reduced(value, dist.ReduceOp.MAX)
+        return self._reduced((value,), dist.ReduceOp.MAX)[0]
 
-    def _reduced(self, value: int, how: dist.ReduceOp.RedOpType) -> int:
-        number = torch.tensor(value, dtype=torch.int64)
+    def _reduced(self, values: Sequence[int], how: dist.ReduceOp.RedOpType) -> tuple[int, ...]:
+        numbers = torch.tensor(values, dtype=torch.int64)
         with self.watching():
-            dist.all_reduce(number, how, group=self._control)
-        return int(number)
+            dist.all_reduce(numbers, how, group=self.control)
+        return tuple(numbers.tolist())
 
     def add_up(self, *sums: Tensor) -> None:
         together = torch.cat([one.double().flatten() for one in sums])  # a count below 2^53 is exact
@@ -131,13 +133,13 @@ class Group(Ranks):
     def first_says(self, value: T) -> T:
         said = [value]
         with self.watching():
-            dist.broadcast_object_list(said, src=0, group=self._control, device=torch.device("cpu"))
+            dist.broadcast_object_list(said, src=0, group=self.control, device=torch.device("cpu"))
         return said[0]
 
     def gathered(self, value: T) -> list[T]:
         parts: list[T | None] = [None] * self.world_size
         with self.watching():
-            dist.all_gather_object(parts, value, group=self._control)
+            dist.all_gather_object(parts, value, group=self.control)
         return parts  # type: ignore[return-value]
 
     def first_does(self, act: Callable[[], T]) -> T:

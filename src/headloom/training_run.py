@@ -7,34 +7,35 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headloom.build_execution import prepare_execution
-from headloom.build_training import build_engine, build_learning_rate, build_optimizer, peak_rate
+from headloom.build_training import build_engine, build_learning_rate, build_optimizer
 from headloom.config import saved
 from headloom.config.resuming import check_resumed
 from headloom.config.schema import TrainConfig
-from headloom.config.schema_optimizer import AdamConfig, AdamWConfig
-from headloom.config.schema_training import AUTO, DEFAULT_MAX_TOKENS, OnDivergence, OnScaleCollapse
+from headloom.config.schema_training import AUTO, DEFAULT_MAX_TOKENS, Engine, OnDivergence, OnScaleCollapse
 from headloom.errors import CheckpointError, ConfigError
+from headloom.final_average import AVERAGE_PREFIX, FinalAverage
 from headloom.insight.dashboard import Dashboard, NoDashboard
-from headloom.insight.preflight import rate_warning, size_lines, time_left
+from headloom.insight.preflight import time_left
 from headloom.insight.progress import StepProgress
-from headloom.nn.kernel_report import kernel_report
 from headloom.ranks import ALONE, Ranks
+from headloom.run_start import check_same_configuration, report_start, resume_path
 from headloom.training import guard
 from headloom.training.averaging import WeightAverage
-from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights, save_checkpoint
-from headloom.training.checkpoint_average import average_checkpoints
+from headloom.training.checkpoint import check_sums, load_checkpoint, load_weights
+from headloom.training.checkpoint_folder import CheckpointFolder
 from headloom.training.compilation import num_graphs
 from headloom.training.guard import Guard
 from headloom.training.interrupt import noting_interrupts
 from headloom.training.loop import Loop
 from headloom.training.memory_probe import probe
-from headloom.training.optim import describe_groups
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.training.random_state import restore_rank, seed_everything, seed_rank
+from headloom.training.ranking import Ranking
 from headloom.training.schedule import Plateau
 from headloom.training.trainer import Trainer
 from headloom.work.families import start_work
@@ -61,7 +62,7 @@ class TrainingRun:
     def __init__(self, config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> None:
         self.config = config
         self.ranks = ranks
-        _check_same_configuration(config, ranks)
+        check_same_configuration(config, ranks)
         self.run_dir = run_dir
         trainer = config.trainer
         self.checkpoints = CheckpointFolder(run_dir / "checkpoints", keep=trainer.keep_checkpoints)
@@ -73,8 +74,8 @@ class TrainingRun:
             torch.set_num_threads(trainer.num_threads)
         self.device = choose_device(trainer.device.name)
         self.dtype = autocast_dtype(trainer.precision.name, self.device)
-        self.resumed_from = ranks.first_does(lambda: _resume_path(config.resume, run_dir))
-        self.contents = None if self.resumed_from is None else load_checkpoint(self.resumed_from)
+        self.resumed_from = ranks.first_does(lambda: resume_path(config.resume, run_dir))
+        self.contents = None if self.resumed_from is None else self._loaded(self.resumed_from)
         self.warm = None
         if self.contents is None and config.warm_start is not None:
             self.warm = WarmStart(config.warm_start)
@@ -94,6 +95,12 @@ class TrainingRun:
         self._start_work()
         self._build()
         self.warm = None  # it holds a copy of the weights
+
+    def _loaded(self, path: Path) -> dict[str, Any]:
+        if self.ranks.world_size == 1 or self.config.trainer.engine is Engine.ddp:
+            return load_checkpoint(path)
+        self.ranks.first_does(lambda: check_sums(path))
+        return load_checkpoint(path, mapped=True)  # no rank holds more of it than its part
 
     def _take_max_tokens(self, number: int) -> None:
         self.config = replace(self.config, trainer=replace(self.config.trainer, max_tokens=number))
@@ -157,11 +164,13 @@ class TrainingRun:
         """
         config, trainer = self.config, self.config.trainer
         first_step = 0 if self.contents is None else int(self.contents["step"])
-        self._log_preflight()
-        for line in kernel_report(self.work.model, device=self.device, dtype=self.dtype or torch.float32):
-            logger.info("%s", line)
-        for line in describe_groups(self.trainer.optimizer, peak=peak_rate(config)):
-            logger.info("%s, %s: %s", config.optimizer.kind.name, config.schedule.kind.name, line)
+        report_start(
+            *(config, self.work.model, self.trainer.optimizer),
+            device=self.device,
+            dtype=self.dtype,
+            averaged=self.average is not None,
+            world_size=self.ranks.world_size,
+        )
         loop = Loop(
             trainer=self.trainer,
             batches=self.work.train_batches,
@@ -186,9 +195,12 @@ class TrainingRun:
             log_every=trainer.log_every,
             evaluate_every=trainer.evaluate_every,
             save_every=trainer.save_every,
-            patience=trainer.patience,
-            min_steps=trainer.min_steps,
-            keep_best=trainer.keep_best_checkpoints,
+            ranking=Ranking(
+                self.work.task.higher_is_better,
+                keep=trainer.keep_best_checkpoints,
+                patience=trainer.patience,
+                min_steps=trainer.min_steps,
+            ),
             plateau=self.learning_rate if isinstance(self.learning_rate, Plateau) else None,
             stop_at=stop_at,
         )
@@ -198,13 +210,14 @@ class TrainingRun:
             # Last of all, since building the parts drew numbers.
             restore_rank(self.contents, rank=self.ranks.rank, seed=config.seed)
             self.contents = None  # it holds a second copy of everything
+            assert self.resumed_from is not None
             if self.resumed_from == self.checkpoints.last:
                 loop.name_last()
-            elif self.resumed_from is not None:
-                loop.take_best(self.resumed_from)
-        if loop.is_finished and not self.ranks.first_does(self._lacks_average):
+            loop.take_best(self.resumed_from)
+        average = FinalAverage(trainer.average_last, trainer.average_best, self.checkpoints, self.run_dir)
+        if loop.is_finished and not self.ranks.first_does(average.is_missing):
             logger.info("already finished at step %d: raise trainer.max_steps to train on", first_step)
-            return loop.headline
+            return loop.ranking.headline
         if self.ranks.is_first:
             self.checkpoints.remove_partial()
         with (
@@ -214,9 +227,17 @@ class TrainingRun:
         ):
             self._restart_records(first_step)
             self.started: tuple[int, float] | None = (first_step, time.monotonic())
-            headline = loop.run(interrupt)
+            try:
+                headline = loop.run(interrupt)
+            except torch.OutOfMemoryError as error:
+                raise ConfigError(
+                    f"step {self.trainer.step}: {self._what_does_not_fit()}: lower trainer.max_tokens="
+                    f"{trainer.max_tokens} or the model's size, or set trainer.activation_checkpointing=full"
+                ) from error
             if interrupt.signal is None and self.trainer.step != stop_at:
-                self._average_checkpoints()
+                self.ranks.first_does(average.write)
+                if average.is_asked:
+                    self._score_average(average.path)
         if interrupt.signal is not None:
             logger.info(
                 "%s: stopped at step %d, saved in %s. Go on with resume=auto hydra.run.dir=%s",
@@ -228,32 +249,10 @@ class TrainingRun:
             raise SystemExit(128 + interrupt.signal)
         return headline
 
-    def _log_preflight(self) -> None:
-        config, trainer = self.config, self.config.trainer
-        logger.info(
-            "%s (%s), %d threads, seed %d",
-            self.device,
-            "float32" if self.dtype is None else str(self.dtype).removeprefix("torch."),
-            torch.get_num_threads(),
-            config.seed,
-        )
-        if self.ranks.world_size > 1:
-            logger.info("%d ranks (%s)", self.ranks.world_size, trainer.engine.name)
-        parameters = list(self.work.model.parameters())
-        is_adam = isinstance(config.optimizer, AdamConfig | AdamWConfig)
-        for line in size_lines(
-            num_parameters=sum(p.numel() for p in parameters),
-            num_trained=sum(p.numel() for p in parameters if p.requires_grad),
-            states=2 if is_adam else 1,
-            averaged=self.average is not None,
-            max_tokens=trainer.max_tokens,
-            num_batches=trainer.accumulation,
-        ):
-            logger.info("%s", line)
-        num_tokens = trainer.max_tokens * trainer.accumulation  # batches of all ranks together
-        warning = rate_warning(peak_rate(config), max_tokens=num_tokens) if is_adam else None
-        if warning is not None:
-            logger.warning("%s", warning)
+    def _what_does_not_fit(self) -> str:
+        if self.trainer.engine.can_try_again:
+            return "not even one row of a batch fits in memory"
+        return "a batch does not fit in memory, and trainer.engine=fsdp cannot take it in halves"
 
     def _restart_records(self, step: int) -> None:
         """Record what follows `step` updates; what was recorded of later ones is removed."""
@@ -272,36 +271,15 @@ class TrainingRun:
             self.num_graphs = number
             logger.info("compiled graphs: %d", number)
 
-    def _lacks_average(self) -> bool:
-        """Whether the training ended, and was killed before it had made its average."""
-        trainer, last, average = self.config.trainer, self.checkpoints.last, self.checkpoints.average
-        if (trainer.average_last is None and trainer.average_best is None) or not last.exists():
-            return False
-        return not average.exists() or average.stat().st_mtime_ns < last.stat().st_mtime_ns
-
-    def _average_checkpoints(self) -> None:
-        """Write the mean of the checkpoints that the configuration names to average.pt, and score it."""
-        trainer = self.config.trainer
-        if trainer.average_last is not None:
-            paths = self.checkpoints.newest(trainer.average_last)
-        elif trainer.average_best is not None:
-            paths = self.checkpoints.best_ones(trainer.average_best)
-        else:
-            return
-        path = self.checkpoints.average
-        self.ranks.first_does(lambda: save_checkpoint(path, average_checkpoints(paths)))
-        contents = load_checkpoint(path)
+    def _score_average(self, path: Path) -> None:
+        """Score the mean of checkpoints in `path`, in place of the weights that were trained."""
+        contents = self.trainer.engine.load(path)
         load_weights(self.work.model, contents["model"], path=path, part=self.trainer.engine.part)
-        metrics = self._score(self.trainer.step)
-        self.dashboard.record(self.trainer.step, {f"average/{name}": value for name, value in metrics.items()})
-        logger.info(
-            "average of %d checkpoints, steps %s: %s=%.4f: %s",
-            len(paths),
-            " ".join(map(str, contents["averaged_steps"])),
-            self.work.task.headline,
-            metrics[self.work.task.headline],
-            self.checkpoints.average,
-        )
+        step, name = self.trainer.step, self.work.task.headline
+        metrics = self._score(step)
+        self.dashboard.record(step, {f"{AVERAGE_PREFIX}{metric}": value for metric, value in metrics.items()})
+        steps = " ".join(map(str, contents["averaged_steps"]))
+        logger.info("average of the checkpoints of steps %s: %s=%.4f: %s", steps, name, metrics[name], path)
 
     def validate(self, step: int) -> Mapping[str, float]:
         """Score the validation data, on the averaged weights where there are any."""
@@ -311,38 +289,3 @@ class TrainingRun:
     def _score(self, step: int) -> Mapping[str, float]:
         with self.trainer.engine.evaluating():
             return self.work.validate(step, self.dashboard, self.ranks)
-
-
-def _check_same_configuration(config: TrainConfig, ranks: Ranks) -> None:
-    """Ranks that disagree would wait for each other, or train something that nobody asked for.
-
-    Raises:
-        ConfigError: a rank has other options.
-    """
-    mine = saved.to_plain(config)
-    first = ranks.first_says(mine)
-    differs = ranks.gathered(mine != first)
-    if any(differs):
-        rank = differs.index(True)
-        raise ConfigError(
-            f"rank {rank} was started with other options than rank 0: start all nodes with the same command"
-        )
-
-
-def _resume_path(resume: str, run_dir: Path) -> Path | None:
-    """The checkpoint that `resume` names; None for a fresh run.
-
-    Raises:
-        CheckpointError: a path was given where no checkpoint is.
-    """
-    if resume == "never":
-        return None
-    if resume == "auto":
-        last = run_dir / "checkpoints" / "last.pt"
-        return last if last.exists() else None
-    path = Path(resume).expanduser()
-    if path.is_dir():
-        path = path / "checkpoints" / "last.pt"
-    if not path.exists():
-        raise CheckpointError(f"resume={resume}: there is no {path}; give a checkpoint, a run's folder, auto or never")
-    return path

@@ -12,9 +12,10 @@ from headloom.build_model import build_model
 from headloom.data.batch import Batch
 from headloom.nn.loss import IGNORE
 from headloom.tasks.translation import TranslationTask
-from headloom.training.checkpoint import CheckpointFolder
+from headloom.training.checkpoint_folder import CheckpointFolder
 from headloom.training.guard import Guard, OnDivergence
 from headloom.training.loop import Loop
+from headloom.training.ranking import Ranking
 from headloom.training.trainer import Trainer
 
 V, PAD, BOS = 23, 0, 1
@@ -101,12 +102,15 @@ def make_loop(make_trainer, make_batch, tmp_path):
         records: list[tuple[int, dict[str, float]]] = []
         headlines = count(1.0) if headlines is None else headlines
         trainer = trainer or make_trainer(learning_rate=lambda step: 0.01)
+        of_ranking = {"keep_best": "keep", "patience": "patience", "min_steps": "min_steps"}
+        ranking = {name: options.pop(option) for option, name in of_ranking.items() if option in options}
         loop = Loop(
             trainer=trainer,
             guard=Guard(trainer, OnDivergence[options.pop("policy", "stop")], spike_deviations=10.0),
             describe=lambda batch: [f"row {row}" for row in batch.rows],
             restart_records=lambda step: records.__setitem__(slice(None), [r for r in records if r[0] <= step]),
             batches=Numbered(make_batch),
+            ranking=Ranking(trainer.task.higher_is_better, **ranking),
             checkpoints=CheckpointFolder(folder, keep=100),
             saved={},
             validate=lambda step: {"loss": next(headlines)},
@@ -118,7 +122,6 @@ def make_loop(make_trainer, make_batch, tmp_path):
                 "log_every": 1,
                 "evaluate_every": None,
                 "save_every": None,
-                "patience": None,
             }
             | options,
         )

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 import sys
 from pathlib import Path
 
@@ -134,6 +135,26 @@ def test_a_run_that_rolls_back_goes_on_from_the_last_checkpoint_with_the_data_th
     torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
+def test_a_signal_finds_an_unread_update_that_went_wrong_and_the_run_rolls_back_before_it_ends(
+    make_loop, make_adam_trainer, tmp_path, monkeypatch
+):
+    """It is no reason to end as diverged: the resumed run goes on with the data that follows."""
+    trainer = make_adam_trainer(waits=False)
+    trainer.task = Poisoned(trainer.task, THIRD)
+    loop = make_loop(trainer=trainer, policy="rollback", save_every=2, log_every=100, max_steps=100)
+    interrupt = Interrupt()
+
+    def interrupting(step: int, loss: float, rate: float) -> None:
+        interrupt.signal = signal.SIGTERM if step == 3 else None
+
+    loop.progress = interrupting
+    monkeypatch.setattr("headloom.training.guard._Later.is_known", lambda self: False)
+    loop.run(interrupt)
+    contents = load_checkpoint(tmp_path / "last.pt")
+    assert (contents["step"], contents["data"], contents["guard"]["num_rollbacks"]) == (2, {"number": 3}, 1)
+    assert all(weight.isfinite().all() for weight in contents["model"].values())
+
+
 def test_a_run_without_a_checkpoint_has_nothing_to_go_back_to(make_loop, make_adam_trainer):
     trainer = make_adam_trainer()
     trainer.task = Poisoned(trainer.task, THIRD)
@@ -189,7 +210,7 @@ def make_losses(trainer, make_batch):
     plain = trainer.train_step([make_batch([3])])
 
     def report(total):
-        return type(plain)(total, total, plain.num_correct, 3, plain.grad_norm, 0.0, num_choices=100)
+        return type(plain)(total, total, plain.num_correct, 3, 3, plain.grad_norm, 0.0, num_choices=100)
 
     return Losses(trainer, make_batch, report)
 

@@ -99,7 +99,7 @@ def test_accumulated_batches_are_one_update(make_loop):
 def test_the_best_is_the_best_and_not_the_last(make_loop, tmp_path, higher_is_better):
     values = [3.0, 1.0, 2.0, 1.0]
     loop = make_loop(iter([-v if higher_is_better else v for v in values]), evaluate_every=1, max_steps=4)
-    loop.trainer.task.higher_is_better = higher_is_better
+    loop.ranking.higher_is_better = higher_is_better
     assert abs(loop.run(Interrupt())) == 1.0
     assert saved(tmp_path) == {"best": 2, "last": 4}  # an equal one later is no better
 
@@ -276,10 +276,12 @@ def test_among_equal_headlines_the_lower_loss_is_the_best(make_loop):
     """A score such as BLEU is 0 for a while; the loss tells the better of two such models."""
     loop = make_loop(max_steps=3, evaluate_every=1)
     loop.trainer.task = Scored(loop.trainer.task)
+    loop.ranking.higher_is_better = True
     losses = iter([5.0, 3.0, 4.0])
     loop.validate = lambda step: {"score": 0.0, "loss": next(losses)}
     loop.run(Interrupt())
-    assert (loop.best.headline, loop.best.loss, loop.best.step, loop.best.num_worse) == (0.0, 3.0, 2, 1)
+    best = loop.ranking.best
+    assert (best.headline, best.loss, best.step, best.num_worse) == (0.0, 3.0, 2, 1)
 
 
 def test_memory_is_flat_however_many_updates_are_made(make_loop):

@@ -38,6 +38,11 @@ class Batch:
     rows: np.ndarray
     """Row numbers in the TokenPairs."""
 
+    @property
+    def num_tokens(self) -> int:
+        """Real target tokens: what the speed of a translation is told in."""
+        return self.num_targets
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on `device`."""
         allowed = self.source_allowed_BS

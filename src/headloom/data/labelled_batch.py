@@ -34,6 +34,11 @@ class LabelledBatch:
     rows: np.ndarray
     """Row numbers in the TokenPairs."""
 
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens of the text: what the speed is told in. The batch is on the host."""
+        return self.token_BS.numel() if self.allowed_BS is None else int(self.allowed_BS.sum())
+
     def to(self, device: torch.device) -> "LabelledBatch":
         """The same batch with its tensors on `device`."""
         allowed = self.allowed_BS

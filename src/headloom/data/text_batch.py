@@ -35,6 +35,11 @@ class TextBatch:
     num_targets: int
     """Targets that are scored: what a summed loss is divided by."""
 
+    @property
+    def num_tokens(self) -> int:
+        """What the speed is told in."""
+        return self.num_targets
+
     def to(self, device: torch.device) -> "TextBatch":
         """The same batch with its tensors on `device`."""
 

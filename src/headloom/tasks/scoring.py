@@ -73,4 +73,4 @@ def score_batches(
             num_correct += sums.num_correct
             num_targets += sums.num_targets
     ranks.add_up(nll, num_correct)
-    return Totals(nll.item(), int(num_correct.item()), ranks.all_sum(num_targets))
+    return Totals(nll.item(), int(num_correct.item()), *ranks.all_sums(num_targets))

@@ -1,12 +1,13 @@
 """One file that a run continues from and a translator starts from."""
 
 import errno
+import io
 import os
 import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,11 +15,12 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
-from headloom.data.whole_files import remove_abandoned, written_beside
+from headloom.data.whole_files import written_beside
 from headloom.errors import CheckpointError
 
 FORMAT = 1
 MAGIC = "headloom"
+NOT_AS_WRITTEN = "{} does not read as it was written: the disk or the memory may be faulty"
 
 
 def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
@@ -32,15 +34,18 @@ def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk is full, the folder cannot be written to, or what was written does not read back.
     """
-    with _saying_why(path), written_beside(path) as partial:
-        with partial.open("wb") as file:
-            torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
+    with saying_why(path, num_bytes=_num_bytes(contents)), written_beside(path) as partial:
+        with _Noting(partial.open("wb", buffering=0)) as file:
+            try:
+                torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
+            except RuntimeError as error:
+                raise file.failure or error from error
             file.flush()
             os.fsync(file.fileno())
         with partial.open("rb") as file:
             damaged = _damaged(file)
         if damaged is not None:
-            raise OSError(errno.EIO, f"{damaged} does not read as it was written: the disk or the memory may be faulty")
+            raise OSError(errno.EIO, NOT_AS_WRITTEN.format(damaged))
 
 
 def copy_checkpoint(source: Path, path: Path) -> None:
@@ -51,30 +56,67 @@ def copy_checkpoint(source: Path, path: Path) -> None:
     Raises:
         CheckpointError: the disk is full or the folder cannot be written to.
     """
-    with _saying_why(path), written_beside(path) as partial:
+    with saying_why(path, num_bytes=source.stat().st_size), written_beside(path) as partial:
         try:
             partial.hardlink_to(source)
         except OSError:
             shutil.copyfile(source, partial)
 
 
+class _Noting(io.BufferedWriter):
+    """A file that remembers why a write failed: torch raises a RuntimeError of its own, which does not say."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+
 @contextmanager
-def _saying_why(path: Path) -> Iterator[None]:
-    """Inside, `path` is written with `written_beside`."""
+def saying_why(path: Path, *, num_bytes: int) -> Iterator[None]:
+    """Inside, `path` is written with `written_beside`; it takes `num_bytes`, about."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
-    except (OSError, RuntimeError) as error:
-        # torch reports a short write of its zip file as a RuntimeError without the errno.
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        if error.errno == errno.ENOSPC:
+            free = shutil.disk_usage(path.parent).free
+            reason += f": it takes {num_bytes / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
         raise CheckpointError(
-            f"{path} cannot be written ({_first_line(reason)}); earlier checkpoints are untouched: "
+            f"{path} cannot be written ({reason}); earlier checkpoints are untouched: "
             "free space or permissions in the folder, then go on with resume=auto"
         ) from error
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def _num_bytes(contents: Any) -> int:
+    """Of the tensors in `contents`, each memory once."""
+    found: dict[int, int] = {}
+
+    def look(value: Any) -> None:
+        match value:
+            case Tensor():
+                found[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            case Mapping():
+                for item in value.values():
+                    look(item)
+            case list() | tuple():
+                for item in value:
+                    look(item)
+
+    look(contents)
+    return sum(found.values())
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote, with its tensors on `device`. No code of the file is run.
+
+    With `mapped`, which is for the CPU, tensors are read when they are looked at: they take no memory of the process,
+    and are not compared with their checksums. `check_sums` does that.
 
     Raises:
         CheckpointError: there is no such file, it is damaged or no checkpoint of ours, it would run code, or it was
@@ -85,10 +127,10 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     try:
         with path.open("rb") as file:
             is_zip = zipfile.is_zipfile(file)
-            if is_zip:
+            if is_zip and not mapped:
                 _check_sums(path, file)
         # Other formats that torch reads are older, and none of ours.
-        contents = torch.load(path, map_location=device, weights_only=True) if is_zip else None
+        contents = torch.load(path, map_location=device, weights_only=True, mmap=mapped) if is_zip else None
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist: name a checkpoint, such as RUN/checkpoints/best.pt") from error
     except OSError as error:
@@ -108,6 +150,16 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
             f"{path} has checkpoint format {contents['format']}; this version reads up to {FORMAT}: upgrade to read it"
         )
     return contents
+
+
+def check_sums(path: Path) -> None:
+    """Read all of a checkpoint, a piece at a time.
+
+    Raises:
+        CheckpointError: something does not match its checksum.
+    """
+    with path.open("rb") as file:
+        _check_sums(path, file)
 
 
 def _check_sums(path: Path, file: BinaryIO) -> None:
@@ -156,118 +208,5 @@ def load_weights(
     model.load_state_dict({name: part(weight, own[name]) for name, weight in weights.items()}, strict=True)
 
 
-class CheckpointFolder:
-    """`last.pt`, `best.pt`, the newest `keep` of `step_N.pt`, and `best_N.pt` of the best steps where those are kept.
-
-    `last` and `best` are never removed by rotation. Names are compared as
-    numbers: step_9 is older than step_10.
-    """
-
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self.folder = folder
-        self.keep = keep
-
-    @property
-    def last(self) -> Path:
-        return self.folder / "last.pt"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / "best.pt"
-
-    @property
-    def average(self) -> Path:
-        """Where the mean of several checkpoints goes."""
-        return self.folder / "average.pt"
-
-    def is_empty(self) -> bool:
-        return not any(self.folder.glob("*.pt"))
-
-    def save(
-        self,
-        contents: Mapping[str, Any],
-        *,
-        step: int,
-        numbered: bool,
-        best: bool,
-        best_steps: Collection[int] = (),
-    ) -> None:
-        """Write `last.pt`; under a number too where `numbered`; as the best one too where `best`.
-
-        `best_steps` are those whose `best_N.pt` is kept; where this one is among
-        them, it is written too.
-        """
-        save_checkpoint(self.last, contents)
-        self.name_last(step=step, numbered=numbered, best=best, best_steps=best_steps)
-
-    def name_last(self, *, step: int, numbered: bool, best: bool, best_steps: Collection[int] = ()) -> None:
-        """Give `last.pt` its other names, as `save` does; those that it has stay.
-
-        A run that is killed between the two, and resumed, would otherwise never have a best.pt of its best step.
-        """
-        if best:
-            self._also(self.best)
-        if numbered and self.keep:
-            self._also(self.folder / f"step_{step}.pt")
-            for path in self.numbered()[: -self.keep]:
-                path.unlink()
-        if step in best_steps:
-            self._also(self.folder / f"best_{step}.pt")
-            for path in self._with_a_number("best"):
-                if _number(path) not in best_steps:
-                    path.unlink()
-
-    def take_best(self, resumed_from: Path, *, step: int) -> None:
-        """Where there is no `best.pt` yet: that of `step`, if a checkpoint of it lies where the run is resumed from."""
-        names = (resumed_from.name, "best.pt", f"best_{step}.pt", f"step_{step}.pt")
-        paths = [] if self.best.exists() else [resumed_from.with_name(name) for name in names]
-        for path in paths:
-            if path.exists() and load_checkpoint(path)["step"] == step:
-                return copy_checkpoint(path, self.best)
-
-    def _also(self, path: Path) -> None:
-        if not (path.exists() and path.samefile(self.last)):
-            copy_checkpoint(self.last, path)
-
-    def remove_partial(self) -> None:
-        """Remove what a killed run left half-written; no other process may be writing here."""
-        remove_abandoned(self.folder, after_seconds=0)
-
-    def numbered(self) -> list[Path]:
-        """step_N.pt, from the oldest to the newest."""
-        return self._with_a_number("step")
-
-    def newest(self, count: int) -> list[Path]:
-        """The newest checkpoints, or as many as there are; `last.pt` is one where it is newer than any number.
-
-        Raises:
-            CheckpointError: `last.pt` cannot be read.
-        """
-        paths = self.numbered()
-        is_numbered = bool(paths) and self.last.exists() and self.last.samefile(paths[-1])
-        if self.last.exists() and not is_numbered:
-            step = int(load_checkpoint(self.last)["step"])
-            paths += [self.last] if not paths or step > _number(paths[-1]) else []
-        return paths[-count:]
-
-    def best_ones(self, count: int) -> list[Path]:
-        """Checkpoints of the best validations, the best one first, or as many as were kept.
-
-        Raises:
-            CheckpointError: `last.pt`, which knows their order, cannot be read.
-        """
-        ranking = load_checkpoint(self.last).get("ranking", [])
-        paths = [self.folder / f"best_{int(step)}.pt" for _, _, step in ranking]
-        return [path for path in paths if path.exists()][:count]
-
-    def _with_a_number(self, prefix: str) -> list[Path]:
-        paths = self.folder.glob(f"{prefix}_*.pt")
-        return sorted((path for path in paths if path.stem.removeprefix(f"{prefix}_").isdecimal()), key=_number)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.rpartition("_")[2])
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "unknown reason").strip().split("\n", 1)[0][:200]
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0][:200]

@@ -6,14 +6,16 @@ sharded.py a part of it. Losses are sums, so gradients are summed, never
 averaged: the division by the targets of the whole update is the trainer's.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headloom.ranks import ALONE, Ranks
+from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 class CountedBatch(Protocol):
@@ -22,6 +24,11 @@ class CountedBatch(Protocol):
     @property
     def num_targets(self) -> int:
         """Targets that count in the loss."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens, of the side that the task's speed is told in: those written, or those read where none are."""
         ...
 
     def to(self, device: torch.device) -> "CountedBatch": ...
@@ -50,10 +57,22 @@ class Engine(Protocol):
         """Whether one rank can compute a batch of its own, with gradients, while the others do something else."""
         ...
 
-    def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
+    @property
+    def can_try_again(self) -> bool:
+        """Whether a rank whose memory does not suffice can give up, and all begin the update anew."""
+        ...
+
+    def passes(self, batches: Sequence[CountedBatch]) -> Generator[CountedBatch, None, None]:
         """The batches to give to `compute`; the backward of each comes before the next is asked for.
 
         After the last one the gradient is that of all ranks.
+        """
+        ...
+
+    def give_up(self) -> None:
+        """After a pass that failed, and when `passes` is closed: take part in what the other ranks still wait for.
+
+        The gradient is then of no use on any rank.
         """
         ...
 
@@ -65,12 +84,12 @@ class Engine(Protocol):
         """The whole of a tensor that may be sharded, on every rank."""
         ...
 
-    def weights(self, model: nn.Module) -> dict[str, Any]:
-        """The model's, by name, as a process alone has them; None in place of them elsewhere than on rank 0."""
+    def save(self, path: Path, contents: Mapping[str, Any]) -> None:
+        """Write a checkpoint as a process alone does; tensors in `contents` are as each rank keeps them."""
         ...
 
-    def whole(self, value: Any) -> Any:
-        """`value` with the tensors in it, at any depth, as a process alone has them; see `weights`."""
+    def load(self, path: Path) -> dict[str, Any]:
+        """Read a checkpoint; its tensors are whole, and for `part` and `optimizer_part` to take from."""
         ...
 
     def part(self, whole: Tensor, like: Tensor) -> Tensor:
@@ -89,11 +108,14 @@ class Engine(Protocol):
 class Alone:
     """One process."""
 
-    ranks = ALONE
-    can_look_again = True
+    ranks: Ranks = ALONE
+    can_look_again = can_try_again = True
 
-    def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
+    def passes(self, batches: Sequence[CountedBatch]) -> Generator[CountedBatch, None, None]:
         return (batch for batch in batches if batch.num_targets)
+
+    def give_up(self) -> None:
+        pass
 
     def compute(self, losses: Losses, batch: CountedBatch) -> dict[str, Any]:
         return losses(batch)
@@ -101,11 +123,11 @@ class Alone:
     def together(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def weights(self, model: nn.Module) -> dict[str, Any]:
-        return model.state_dict()
+    def save(self, path: Path, contents: Mapping[str, Any]) -> None:
+        self.ranks.first_does(lambda: save_checkpoint(path, contents))
 
-    def whole(self, value: Any) -> Any:
-        return value
+    def load(self, path: Path) -> dict[str, Any]:
+        return load_checkpoint(path)
 
     def part(self, whole: Tensor, like: Tensor) -> Tensor:
         return whole

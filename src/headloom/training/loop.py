@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self, assert_never
 
-import torch
-
 from headloom.errors import TrainingDiverged
 from headloom.ranks import Ranks
-from headloom.training.checkpoint import CheckpointFolder, load_checkpoint, load_weights
+from headloom.training.checkpoint import load_weights
+from headloom.training.checkpoint_folder import CheckpointFolder
 from headloom.training.diagnosis import explain
 from headloom.training.engine import CountedBatch
 from headloom.training.guard import MAX_ROLLBACKS, Guard, OnDivergence, Trouble
 from headloom.training.interrupt import Interrupt
-from headloom.training.interval import Best, Interval
+from headloom.training.interval import Interval
 from headloom.training.random_state import random_state
+from headloom.training.ranking import Ranking
 from headloom.training.schedule import Plateau
 from headloom.training.trainer import StepReport, Trainer
 
@@ -60,7 +60,7 @@ class Loop:
     validate: Callable[[int], Mapping[str, float]]
     record: Callable[[int, Mapping[str, float]], None]
     progress: Callable[[int, float, float], None]
-    """Takes the step, the loss last recorded (NaN before the first record), and target tokens per second."""
+    """Takes the step, the loss last recorded (NaN before the first record), and tokens per second."""
     guard: Guard
     describe: Callable[[CountedBatch], Sequence[str]]
     """The texts of a batch, for a message."""
@@ -71,20 +71,13 @@ class Loop:
     log_every: int
     evaluate_every: int | None
     save_every: int | None
-    patience: int | None
-    min_steps: int = 0
-    """Steps before which patience ends nothing; a validation from there on does."""
+    ranking: Ranking
     plateau: Plateau | None = None
     """The schedule, where it depends on the validations: it hears of each one."""
-    keep_best: int = 0
-    """Checkpoints kept of the best validations, besides best.pt."""
-    ranking: list[list[float]] = field(default_factory=list)
-    """Headline, loss and step of these validations, the best one first."""
     interval: Interval = field(default_factory=Interval)
-    best: Best = field(default_factory=Best)
     recorded_loss: float = math.nan
     saved_step: int | None = None
-    """Step of the newest checkpoint."""
+    """Step of the newest checkpoint, where that is what the run would go on from."""
     stop_at: int | None = None
     """Step after which the loop ends as if it were interrupted."""
 
@@ -118,22 +111,22 @@ class Loop:
             if is_recorded:
                 self._record(report)
             is_best = is_validated and self._validate()
-            is_ranked = is_validated and any(ranked == step for _, _, ranked in self.ranking)
+            is_ranked = is_validated and step in self.ranking.steps
             if is_numbered or is_best or is_ranked or self.is_finished:
                 self._save(numbered=is_numbered, best=is_best)
         if interrupted and self.saved_step != self.trainer.step:
             trouble = self.guard.trouble(wait=True)
             if trouble is not None:
-                self._stop(trouble)
+                self._meet(trouble)
             self._save(numbered=False, best=False)
-        name = self.trainer.task.headline
+        name, best = self.trainer.task.headline, self.ranking.best
         if self._is_patience_out():
-            logger.info("no better %s in %d validations: training ends", name, self.best.num_worse)
-        if not interrupted and self.best.headline is not None:
-            best = self.checkpoints.best  # a run that was resumed elsewhere may have left it there
-            where = best if best.exists() else f"not in {best.parent}"
-            logger.info("best %s=%.4f at step %d: %s", name, self.best.headline, self.best.step, where)
-        return self.headline
+            logger.info("no better %s in %d validations: training ends", name, best.num_worse)
+        if not interrupted and best.headline is not None:
+            path = self.checkpoints.best  # a run that was resumed elsewhere may have left it there
+            where = path if path.exists() else f"not in {path.parent}"
+            logger.info("best %s=%.4f at step %d: %s", name, best.headline, best.step, where)
+        return self.ranking.headline
 
     def _is_interrupted(self, interrupt: Interrupt) -> bool:
         """Whether any rank is asked to stop, or this is the step to stop at; all stop after the same update."""
@@ -160,17 +153,12 @@ class Loop:
         return self.trainer.engine.ranks
 
     @property
-    def headline(self) -> float:
-        """The best value of the headline metric so far; NaN before the first validation."""
-        return math.nan if self.best.headline is None else self.best.headline
-
-    @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to train: all steps are made, or patience ran out."""
         return self.trainer.step >= self.max_steps or self._is_patience_out()
 
     def contents(self) -> dict[str, Any]:
-        """A checkpoint of this moment; the tensors are rank 0's. All ranks call it together."""
+        """A checkpoint of this moment, for the engine to save. All ranks call it together."""
         self.interval.read()
         random, *random_of_others = self.ranks.gathered(random_state())
         return {
@@ -180,8 +168,7 @@ class Loop:
             "random": random,
             "random_of_others": random_of_others,
             "interval": asdict(self.interval),
-            "best": asdict(self.best),
-            "ranking": self.ranking,
+            **self.ranking.state(),
             "plateau": None if self.plateau is None else self.plateau.state(),
             "guard": self.guard.state(),
         }
@@ -197,28 +184,28 @@ class Loop:
 
     def _load_records(self, contents: Mapping[str, Any]) -> None:
         self.interval = Interval(**contents["interval"])
-        self.best = Best(**contents["best"])
-        self.ranking = contents.get("ranking", [])
+        self.ranking.load_state(contents)
         if self.plateau is not None and contents.get("plateau") is not None:
             self.plateau.load_state(contents["plateau"])
         self.saved_step = self.trainer.step
 
     def name_last(self) -> None:
         """`last.pt`, which this loop goes on from, gets the names that a kill has kept it from."""
-        step = self.trainer.step
+        step, best = self.trainer.step, self.ranking.best
         self.ranks.first_does(
             lambda: self.checkpoints.name_last(
                 step=step,
                 numbered=self._is_due(self.save_every, step),
-                best=self.best.headline is not None and self.best.step == step,
-                best_steps={int(ranked) for _, _, ranked in self.ranking},
+                best=best.headline is not None and best.step == step,
+                best_steps=self.ranking.steps,
             )
         )
 
     def take_best(self, resumed_from: Path) -> None:
         """The best checkpoint so far comes along from where the run is resumed from: no later one may beat it."""
-        if self.best.headline is not None:
-            self.ranks.first_does(lambda: self.checkpoints.take_best(resumed_from, step=self.best.step))
+        best = self.ranking.best
+        if best.headline is not None:
+            self.ranks.first_does(lambda: self.checkpoints.take_best(resumed_from, step=best.step))
 
     def _meet(self, trouble: Trouble) -> None:
         """Do what `guard.policy` says about an update that went wrong.
@@ -252,11 +239,13 @@ class Loop:
 
         Chowdhery et al. (2022), section 5.1, got over loss spikes so.
         """
-        contents = load_checkpoint(self.checkpoints.last, self.trainer.device)
-        load_weights(self.trainer.model, contents["model"], path=self.checkpoints.last, part=self.trainer.engine.part)
+        last, engine = self.checkpoints.last, self.trainer.engine
+        contents = engine.load(last)
+        load_weights(self.trainer.model, contents["model"], path=last, part=engine.part)
         self.trainer.load_state(contents)
         self.guard.rolled_back(contents.get("guard", self.guard.state()))
         self._load_records(contents)
+        self.saved_step = None  # the place in the data is a later one
         self.restart_records(self.trainer.step)
 
     def _stop(self, trouble: Trouble) -> NoReturn:
@@ -269,89 +258,44 @@ class Loop:
         )
 
     def _save(self, *, numbered: bool, best: bool) -> None:
-        best_steps = {int(step) for _, _, step in self.ranking}
-        contents = self.contents()
+        step = self.trainer.step
+        self.trainer.engine.save(self.checkpoints.last, self.contents())
         self.ranks.first_does(
-            lambda: self.checkpoints.save(
-                contents, step=self.trainer.step, numbered=numbered, best=best, best_steps=best_steps
-            )
+            lambda: self.checkpoints.name_last(step=step, numbered=numbered, best=best, best_steps=self.ranking.steps)
         )
         self.saved_step = self.trainer.step
 
     def _add(self, report: StepReport, started_at: float, *, is_read: bool) -> None:
         interval = self.interval
-        interval.loss += report.loss
-        interval.nll += report.nll
-        interval.num_correct += report.num_correct
-        interval.num_targets += report.num_targets
-        interval.num_steps += 1
-        for name, pair in report.means.items():
-            interval.means[name] = pair + torch.as_tensor(interval.means.get(name, 0.0), device=pair.device)
+        interval.add(report)
         if is_read:
             interval.read()  # the device is done with all of the interval: its time is counted
         interval.elapsed_seconds += time.perf_counter() - started_at
-        rate = interval.num_targets / interval.elapsed_seconds if interval.elapsed_seconds else 0.0
-        self.progress(self.trainer.step, self.recorded_loss, rate)
+        self.progress(self.trainer.step, self.recorded_loss, interval.tokens_per_second)
 
     def _record(self, report: StepReport) -> None:
-        interval = self.interval
-        loss, nll, num_correct = interval.read()
-        nll /= interval.num_targets
-        self.recorded_loss = loss / interval.num_targets
-        values = {
-            "train/loss": self.recorded_loss,
-            # A target that is no choice, such as a number, has neither.
-            **({"train/perplexity": math.exp(min(nll, 700.0))} if report.num_choices else {}),
-            **({"train/accuracy": num_correct / interval.num_targets} if report.num_choices or num_correct else {}),
-            "train/learning_rate": report.learning_rate,
-            "train/gradient_norm": float(report.grad_norm),
-            "train/tokens_per_second": interval.num_targets / interval.elapsed_seconds,
-            "train/tokens_per_update": interval.num_targets / interval.num_steps,
-            "train/data_wait_seconds": interval.data_wait_seconds,
-            "train/epoch": self.batches.epoch,
-        }
-        values |= {f"train/{name}": total / max(count, 1) for name, (total, count) in interval.means.items()}
+        values = self.interval.values(report)
+        self.recorded_loss = values["loss"]
+        values["epoch"] = self.batches.epoch
         if self.trainer.num_skipped:
-            values["train/skipped_updates"] = self.trainer.num_skipped
-        values |= {f"gradient_norm/{layer}": float(norm) for layer, norm in report.layer_grad_norms.items()}
-        self.record(self.trainer.step, values)
+            values["skipped_updates"] = self.trainer.num_skipped
+        layers = {f"gradient_norm/{layer}": float(norm) for layer, norm in report.layer_grad_norms.items()}
+        self.record(self.trainer.step, {f"train/{name}": value for name, value in values.items()} | layers)
         self.interval = Interval()
 
     def _validate(self) -> bool:
         """Validate and record; whether it is the best so far."""
-        metrics = self.ranks.first_says(self.validate(self.trainer.step))
-        self.record(self.trainer.step, {f"valid/{name}": value for name, value in metrics.items()})
-        headline, loss = metrics[self.trainer.task.headline], metrics["loss"]
-        is_better = self._is_better(headline, loss)
-        if not (math.isnan(headline) or math.isnan(loss)):
-            self.ranking.append([headline, loss, self.trainer.step])
-            self.ranking = sorted(self.ranking, key=lambda one: self._merit(*one[:2]), reverse=True)[: self.keep_best]
+        step = self.trainer.step
+        metrics = self.ranks.first_says(self.validate(step))
+        self.record(step, {f"valid/{name}": value for name, value in metrics.items()})
+        is_best = self.ranking.add(step, metrics[self.trainer.task.headline], metrics["loss"])
         if self.plateau is not None:
-            self.plateau.validated(self.trainer.step, is_better=is_better)
-        if is_better:
-            self.best = Best(headline, loss, self.trainer.step)
-            return True
-        self.best.num_worse += 1
-        return False
-
-    def _is_better(self, headline: float, loss: float) -> bool:
-        """Whether these beat the best so far. Among equal headlines, such as the first ones of 0, the loss decides."""
-        if math.isnan(headline) or math.isnan(loss):
-            return False
-        if self.best.headline is None or self.best.loss is None:
-            return True
-        return self._merit(headline, loss) > self._merit(self.best.headline, self.best.loss)
-
-    def _merit(self, headline: float, loss: float) -> tuple[float, float]:
-        sign = 1 if self.trainer.task.higher_is_better else -1
-        return sign * headline, -loss
+            self.plateau.validated(step, is_better=is_best)
+        return is_best
 
     def _is_patience_out(self) -> bool:
-        if self.patience is None or self.best.num_worse < self.patience:
-            return False
-        # Patience may have run out before: then the first validation from `min_steps` on still has its chance.
         step = self.trainer.step
-        return not self.min_steps or (step >= self.min_steps and self._is_due(self.evaluate_every, step))
+        return self.ranking.is_out_of_patience(step, is_validated=self._is_due(self.evaluate_every, step))
 
     @staticmethod
     def _is_due(every: int | None, step: int) -> bool:

@@ -1,8 +1,9 @@
 """A part of the model on every rank: fully_shard, after ZeRO stage 3 (Rajbhandari et al. 2020, section 5.3)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from headloom.ranks import Ranks
+from headloom.training.checkpoint import load_checkpoint
 from headloom.training.engine import Alone, CountedBatch, Losses
+from headloom.training.shared_file import save_shared
 
 BLOCK = re.compile(r"(.*\.)?blocks\.\d+")
 """Modules whose weights are together on a rank while they compute, and apart before and after."""
@@ -24,7 +27,7 @@ class Sharded(Alone):
     Every rank makes as many passes as the one with the most batches.
     """
 
-    can_look_again = False
+    can_look_again = can_try_again = False  # the others would wait in the middle of a pass, for this rank's part
 
     def __init__(self, model: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -40,7 +43,7 @@ class Sharded(Alone):
             part.set_force_sum_reduction_for_comms(True)
             part.set_reduce_scatter_unused_params(True, recurse=False)
 
-    def passes(self, batches: Sequence[CountedBatch]) -> Iterator[CountedBatch]:
+    def passes(self, batches: Sequence[CountedBatch]) -> Generator[CountedBatch, None, None]:
         own: list[CountedBatch] = [batch if batch.num_targets else _StandIn(batch) for batch in batches]
         num_passes = self.ranks.all_max(len(own))
         own += [_StandIn(batches[0])] * (num_passes - len(own))
@@ -58,24 +61,11 @@ class Sharded(Alone):
     def together(self, tensor: Tensor) -> Tensor:
         return _full(tensor) if isinstance(tensor, DTensor) else tensor
 
-    def weights(self, model: nn.Module) -> dict[str, Any]:
-        own = model.state_dict(keep_vars=True)
-        once = {id(tensor): self.whole(tensor) for tensor in own.values()}  # a tied one has two names
-        return {name: once[id(tensor)] for name, tensor in own.items()}
+    def save(self, path: Path, contents: Mapping[str, Any]) -> None:
+        save_shared(path, contents, self.ranks)
 
-    def whole(self, value: Any) -> Any:
-        match value:
-            case DTensor():
-                together = _full(value).detach()
-                return together.cpu() if self.ranks.is_first else None
-            case Mapping():
-                return {key: self.whole(item) for key, item in value.items()}
-            case list() | tuple():
-                return type(value)(self.whole(item) for item in value)
-            case Tensor():
-                return value.detach()
-            case _:
-                return value
+    def load(self, path: Path) -> dict[str, Any]:
+        return load_checkpoint(path, mapped=True)
 
     def part(self, whole: Tensor, like: Tensor) -> Tensor:
         if not isinstance(like, DTensor):
@@ -87,7 +77,8 @@ class Sharded(Alone):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         state = {
             number: {
-                name: self.part(value, parameters[number]) if _is_like(value, parameters[number]) else value
+                # Clones, since an optimizer keeps what it is given: a piece of a file would keep all of it.
+                name: (self.part(value, parameters[number]) if _is_like(value, parameters[number]) else value).clone()
                 for name, value in values.items()
             }
             for number, values in whole["state"].items()
@@ -119,7 +110,7 @@ def _is_like(value: Any, parameter: Tensor) -> bool:
 class _StandIn:
     """A batch computed to take part in the exchange of weights; it counts for nothing."""
 
-    num_targets = 0
+    num_targets = num_tokens = 0
 
     def __init__(self, batch: CountedBatch) -> None:
         self.batch = batch

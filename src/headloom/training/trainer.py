@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +27,16 @@ class StepReport:
 
     `loss` (what was minimised) and `nll` (not smoothed) are sums in nats over
     the `num_targets` of the update, each of which had `num_choices` values (0:
-    it was no choice). `grad_norm` is the norm before clipping. All stay on the
-    device until somebody reads them.
+    it was no choice). `num_tokens` is what speed is counted in. `grad_norm` is
+    the norm before clipping. All tensors stay on the device until somebody
+    reads them.
     """
 
     loss: Tensor
     nll: Tensor
     num_correct: Tensor
     num_targets: int
+    num_tokens: int
     grad_norm: Tensor
     learning_rate: float
     num_choices: int = 0
@@ -115,8 +118,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("rate_share", 1.0)
 
-        num_targets = self.engine.ranks.all_sum(sum(batch.num_targets for batch in batches))
-        report = self._empty_report(num_targets, learning_rate)
+        num_targets, num_tokens = self.engine.ranks.all_sums(
+            sum(batch.num_targets for batch in batches), sum(batch.num_tokens for batch in batches)
+        )
+        report = self._empty_report(num_targets, num_tokens, learning_rate)
         if report.num_targets == 0:
             return self._skip(report)
         self._backward(batches, report)
@@ -143,54 +148,56 @@ class Trainer:
         self.step += 1
         return report
 
-    def _empty_report(self, num_targets: int, learning_rate: float) -> StepReport:
+    def _empty_report(self, num_targets: int, num_tokens: int, learning_rate: float) -> StepReport:
         return StepReport(
             loss=torch.zeros((), dtype=torch.float64, device=self.device),
             nll=torch.zeros((), dtype=torch.float64, device=self.device),
             num_correct=torch.zeros((), dtype=torch.int64, device=self.device),
             num_targets=num_targets,
+            num_tokens=num_tokens,
             grad_norm=torch.zeros((), device=self.device),
             learning_rate=learning_rate,
             means={name: torch.zeros(2, dtype=torch.float64, device=self.device) for name in MEANS if self.mixtures},
         )
 
     def _backward(self, batches: Sequence[CountedBatch], report: StepReport) -> None:
-        """Gradients and sums of `batches`; of a batch that does not fit in memory, those of its halves.
+        """Gradients and sums of `batches`; where one of any rank does not fit in memory, with its halves in its place.
 
-        What a failed attempt has added is thrown away: the sums stay exact. Random numbers it drew stay drawn.
+        What a failed attempt has added is thrown away on all ranks: the sums stay exact. Random numbers it drew stay
+        drawn.
+
+        Raises:
+            torch.OutOfMemoryError: memory does not even suffice for one row, or the engine has no second attempt.
         """
-        if self.engine.ranks.world_size > 1:  # the others wait for this attempt: there is no second one
-            for batch in self.engine.passes(batches):
-                self._add(batch, report)
-            return
-        pending = list(self.engine.passes(batches))
-        while pending:
+        pending = list(batches)
+        while True:
             too_large = self._first_too_large(pending, report)
-            if too_large is None:
+            if not (self.engine.can_try_again and self.engine.ranks.all_max(too_large is not None)):
                 return
-            self.num_halved += 1
-            halves = [half for half in pending[too_large].halves() if half.num_targets > 0]
-            pending[too_large : too_large + 1] = halves
+            if too_large is not None:
+                self.num_halved += 1
+                halves = [half for half in pending[too_large].halves() if half.num_targets > 0]
+                pending[too_large : too_large + 1] = halves
             self.optimizer.zero_grad(set_to_none=True)
             for total in (report.loss, report.nll, report.num_correct, *report.means.values()):
                 total.zero_()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
 
     def _first_too_large(self, batches: Sequence[CountedBatch], report: StepReport) -> int | None:
-        """Add the gradients and sums of `batches`; where memory does not suffice, the number of the batch.
-
-        Raises:
-            torch.OutOfMemoryError: memory does not even suffice for one row.
-        """
-        for number, batch in enumerate(batches):
-            try:
-                self._add(batch, report)
-            except torch.OutOfMemoryError:
-                if not (self.splits and batch.halves()):
-                    raise
-                return number
-        return None
+        """Add the gradients and sums of `batches`; where memory does not suffice, the number of the batch."""
+        with closing(self.engine.passes(batches)) as passes:
+            for batch in passes:
+                try:
+                    self._add(batch, report)
+                except torch.OutOfMemoryError:
+                    if not (self.engine.can_try_again and self.splits and batch.halves()):
+                        raise
+                    break
+            else:
+                return None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.engine.give_up()
+        return next(number for number, own in enumerate(batches) if own is batch)
 
     def _add(self, batch: CountedBatch, report: StepReport) -> None:
         with torch.autocast(self.device.type, self.autocast_dtype, enabled=self.autocast_dtype is not None):
@@ -252,11 +259,13 @@ class Trainer:
         return self.engine.together(nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def state(self) -> dict[str, Any]:
-        """All that the next update depends on, but for data and random states; the tensors are rank 0's."""
+        """All that the next update depends on, but for data and random states; tensors are as this rank keeps them."""
+        own = self.model.state_dict(keep_vars=True)
+        once = {id(tensor): tensor.detach() for tensor in own.values()}  # a tied one has two names
         return {
-            "model": self.engine.weights(self.model),
-            "average": None if self.average is None else self.engine.whole(self.average.state()),
-            "optimizer": self.engine.whole(self.optimizer.state_dict()),
+            "model": {name: once[id(tensor)] for name, tensor in own.items()},
+            "average": None if self.average is None else self.average.state(),
+            "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "step": self.step,
             "num_skipped": self.num_skipped,
@@ -264,7 +273,7 @@ class Trainer:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`; the weights are the caller's to load.
+        """Go on from `state()` with whole tensors; the weights are the caller's to load.
 
         The moments of the optimizer are taken, its options (such as a weight
         decay) stay those of this trainer.
