@@ -43,6 +43,7 @@ def build_corpus(config: schema_data.DataConfig) -> Corpus:
             return corpora.multi30k(
                 source_language=config.source_language,
                 target_language=config.target_language,
+                tokenized=config.tokenized,
                 folder=folder,
                 path=config.path,
             )

@@ -199,6 +199,33 @@ def test_multi30k_is_read_from_a_local_copy_in_any_layout(tmp_path, below, caplo
     assert "differs from multi30k task 1" in caplog.text
 
 
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_the_tokenized_text_of_multi30k_is_read_plain_or_compressed(tmp_path, end, caplog):
+    pack = gzip.compress if end else bytes
+    for stem in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            path = tmp_path / "copy" / "tok" / f"{stem}.lc.norm.tok.{language}{end}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(pack(f"a {stem} {language} .\n".encode()))
+    corpus = multi30k(
+        source_language="en", target_language="de", tokenized=True, folder=tmp_path / "data", path=tmp_path / "copy"
+    )
+    assert list(corpus.train) == [("a train en .", "a train de .")]
+    assert "differs from multi30k task 1" in caplog.text
+
+
+def test_the_shared_tokenized_copy_of_multi30k_is_the_pinned_one(shared_data, tmp_path, caplog):
+    corpus = multi30k(
+        source_language="en",
+        target_language="de",
+        tokenized=True,
+        folder=tmp_path / "data",
+        path=shared_data / "multi30k",
+    )
+    assert len(corpus.train) == 29000
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_multi30k_refuses_what_it_does_not_hold(tmp_path):
     copy = small_multi30k(tmp_path / "copy")
     for languages, message in (

@@ -72,6 +72,9 @@ class Multi30kConfig(DataConfig):
     """en, de or fr."""
     target_language: str = "de"
     """en, de or fr; another one than the source."""
+    tokenized: bool = False
+    """true: the authors' text in small letters, words and punctuation apart, which the published scores of small models
+    are of. false: the raw text."""
     path: Path | None = None
     """A folder with a copy of its files on this machine. null: fetched once."""
 
