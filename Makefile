@@ -43,6 +43,7 @@ check: install ## style, types, and generated docs up to date
 	$(RUN) -m mypy
 	$(RUN) -m headloom.config.options --check
 	$(RUN) -m headloom.combinations --check
+	$(RUN) -m headloom.export.table --check
 
 bench: install ## training speed side by side with torch.nn.Transformer
 	$(RUN) bench/train_step.py

@@ -201,6 +201,11 @@ def test_a_search_that_it_has_not_is_refused(folder, tmp_path, decoding, message
     ("search", "options", "message"),
     [
         ({"coverage_penalty": 0.2}, {}, r"has no decoding\.coverage_penalty=0\.2: remove it, or set decoding\.engine"),
+        (
+            {"max_tokens": 99},
+            {},
+            r"decoding\.max_tokens=99 has no effect with decoding\.engine=ctranslate2, which makes",
+        ),
         ({"required": ["a"]}, {}, r"has no decoding\.required=\['a'\]"),
         ({}, {"alignments": True, "format": LineFormat.jsonl}, "has no alignments: remove it"),
         ({}, {"ensemble": [Path("other.pt")]}, "has no ensemble: remove it"),

@@ -243,6 +243,8 @@ def check_engine(decoding: DecodingConfig) -> None:
     engine = "decoding.engine=ctranslate2"
     if not isinstance(decoding, GreedyConfig | BeamConfig):
         raise ConfigError(f"{engine} has no decoding={decoding.kind.name}: choose greedy or beam")
+    if decoding.max_tokens != DecodingConfig.max_tokens:
+        raise rules.no_effect(f"decoding.max_tokens={decoding.max_tokens}", f"{engine}, which makes its own batches")
     for option in ("repetition_penalty", "coverage_penalty", "required"):
         value = getattr(decoding, option, None)
         if value != getattr(type(decoding)(), option, None):

@@ -6,9 +6,9 @@ is wide (without a length penalty: when the likeliest candidate ends), where our
 goes on while a better one is possible. What has ended is ranked by our own
 length penalty, which has forms that it does not know.
 
-Neither pad nor bos is forbidden, as they are in our search: it would divide
-their probability among the other tokens, and a model that was trained does not
-write them.
+What may not be written has no probability there: that of pad and bos, of
+forbidden phrases and of an end that comes too early is divided among the other
+tokens, where our log-probabilities are those of the whole vocabulary.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,20 @@ from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Sentence
 from headloom.errors import CheckpointError
 
+TOKENS_AT_ONCE = 512
+"""Source tokens that CTranslate2 computes together; more are slower on a CPU."""
+
 
 class CTranslate2Engine:
-    """See `engine.Engine`. `folder`: what python -m headloom.export wrote.
+    """See `engine.Engine`. It divides what it is given into batches itself.
+
+    `folder`: what python -m headloom.export wrote.
 
     Raises:
         CheckpointError: CTranslate2 cannot read the folder.
     """
+
+    num_sentences = 256
 
     def __init__(self, folder: Path, *, max_length: int | None, device: str, num_threads: int) -> None:
         import ctranslate2
@@ -80,6 +87,7 @@ class CTranslate2Search:
         self.source_pieces = source_tokenizer.pieces(range(source_tokenizer.vocab_size))
         self.target_pieces = target_tokenizer.pieces(range(target_tokenizer.vocab_size))
         self.id_of = {piece: i for i, piece in enumerate(self.target_pieces)}
+        self.never = ((target_tokenizer.pad_id,), (target_tokenizer.bos_id,))
         self.decode = target_tokenizer.decode
         self.num_best = 1
         self.ranking = Ranking()
@@ -106,10 +114,12 @@ class CTranslate2Search:
         for (longest, shortest, forbidden), places in groups.items():
             results = self.program.translate_batch(
                 [[self.source_pieces[i] for i in sentences[place].source] for place in places],
+                max_batch_size=TOKENS_AT_ONCE,
+                batch_type="tokens",
                 max_input_length=0,
                 max_decoding_length=longest - 1,
                 min_decoding_length=max(0, shortest - 1),
-                suppress_sequences=[[self.target_pieces[i] for i in phrase] for phrase in forbidden] or None,
+                suppress_sequences=[[self.target_pieces[i] for i in phrase] for phrase in (*self.never, *forbidden)],
                 length_penalty=self.ranking.length_penalty,
                 return_scores=True,
                 **self.options,

@@ -23,6 +23,9 @@ class Engine(Protocol):
     max_length: int | None
     """Longest source or target in tokens, bos and eos included; None: any."""
 
+    num_sentences: int
+    """Sentences of similar length that it is given at once: many, so that few of its own batches are not full."""
+
     def searching(
         self,
         source_tokenizer: Tokenizer,

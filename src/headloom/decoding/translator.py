@@ -108,7 +108,7 @@ class Translator:
             self.batch_search = engine.searching(
                 source_tokenizer, target_tokenizer, search=search, no_repeat_ngram=no_repeat_ngram
             )
-        self.takes_prefixes = engine is None
+        self.engine = engine
         self.forbidden = self._phrases(forbidden)
         self.required = self._phrases(required)
         holders = self.searcher.models if engine is None else [engine]
@@ -264,6 +264,8 @@ class Translator:
     def _batches(self, sentences: Sequence[Sentence]) -> Iterator[list[int]]:
         rows = self.method.rows_a_sentence
         lengths = [len(sentence.source) for sentence in sentences]
+        if self.engine is not None:
+            return _in_batches(lengths, [1] * len(lengths), self.engine.num_sentences)
         return _in_batches(lengths, [rows * max(len(s.source) + 1, s.longest) for s in sentences], self.max_tokens)
 
 

@@ -128,6 +128,7 @@ class Continuation:
             max_length=max_length - 1,
             length_penalty=0,
             include_prompt_in_result=False,
+            suppress_sequences=[[pieces[tokenizer.pad_id]], [pieces[tokenizer.bos_id]]],
         )
         return [[int(i) for i in result.sequences_ids[0]] for result in results]
 

@@ -61,7 +61,8 @@ def _check_tokens(own: OwnTranslation | OwnContinuation, runtime: Writer, sample
             if beam_size > 1 and max(len(a), len(b)) >= limit - 1:
                 continue  # programs rank hypotheses that did not end each in their own way
             num_compared += 1
-            if a == b:
+            # Whether what is never written, pad and bos, keeps its share of the probability is for the program to say.
+            if a == b or b == own.divided_search(source, beam_size=beam_size, max_length=limit):
                 continue
             if not _is_tie(own, source, a, b, is_greedy=beam_size == 1, limit=limit):
                 raise CheckpointError(

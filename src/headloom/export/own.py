@@ -3,6 +3,7 @@
 Shapes: B rows, T length, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 
 from headloom import build, build_language
 from headloom.config.schema_decoding import BeamConfig, DecodingConfig, GreedyConfig
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.beam import beam_search
 from headloom.decoding.continuation import Prompt
+from headloom.decoding.search import StepFunction
 from headloom.decoding.searcher import Sentence
 from headloom.decoding.translator import evaluating
 from headloom.models.classifier import Classifier
@@ -41,6 +45,38 @@ def _decoding(beam_size: int, max_length: int) -> DecodingConfig:
     return BeamConfig(max_length=max_length, beam_size=beam_size, length_penalty=0.0)
 
 
+class _Divided:
+    """A step function in which `never` has no probability: the other tokens have it."""
+
+    def __init__(self, step: StepFunction, never: Sequence[int]) -> None:
+        self.whole = step
+        self.never = list(never)
+
+    def step(self, token_N: torch.Tensor) -> torch.Tensor:
+        logits_NV = self.whole.step(token_N)
+        logits_NV[:, self.never] = -math.inf
+        return logits_NV
+
+    def reorder(self, index_N: torch.Tensor) -> None:
+        self.whole.reorder(index_N)
+
+
+def _divided_search(
+    state: StepFunction, first_id: int, tokenizer: Tokenizer, beam_size: int, max_length: int
+) -> list[int]:
+    [[best, *_]] = beam_search(
+        _Divided(state, [tokenizer.pad_id, tokenizer.bos_id]),
+        num_sentences=1,
+        beam_size=beam_size,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        pad_id=tokenizer.pad_id,
+        max_lengths=[max_length],
+        start_ids=[first_id],
+    )
+    return best.ids
+
+
 class OwnTranslation:
     """See `base.Writer`; `tokenizer` is that of what it writes."""
 
@@ -62,6 +98,14 @@ class OwnTranslation:
             for place, [best, *_] in zip(places, hypotheses, strict=True):
                 found[place] = best.ids
         return found
+
+    def divided_search(self, source: Sequence[int], *, beam_size: int, max_length: int) -> list[int]:
+        """`search` of one source where the probability of pad and bos is divided among the other tokens."""
+        source_1S, _ = translator_of(self.trained, GreedyConfig()).searcher.padded_sources([source])
+        with evaluating(self.model):
+            memory_1SD = self.model.encode(source_1S, None)
+            state = self.model.start(memory_1SD, None, beam_size=beam_size, max_length=max_length)
+            return _divided_search(state, self.tokenizer.bos_id, self.tokenizer, beam_size, max_length)
 
     def log_probabilities(self, source: Sequence[int], target: Sequence[int]) -> list[float]:
         """Of each id of `target`, and of the eos behind it, in nats."""
@@ -97,6 +141,13 @@ class OwnContinuation:
         for place, [best, *_] in continuer.continued([Prompt(source) for source in sources]):
             found[place] = best.ids
         return found
+
+    def divided_search(self, source: Sequence[int], *, beam_size: int, max_length: int) -> list[int]:
+        """`search` of one prompt where the probability of pad and bos is divided among the other tokens."""
+        read = [self.tokenizer.bos_id, *source]
+        with evaluating(self.model):
+            state = self.model.start(torch.tensor([read[:-1]] * beam_size), max_length=len(read) + max_length)
+            return _divided_search(state, read[-1], self.tokenizer, beam_size, max_length)
 
     def log_probabilities(self, source: Sequence[int], target: Sequence[int]) -> list[float]:
         """Of each id of `target`, and of the eos behind it, in nats."""

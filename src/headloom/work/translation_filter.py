@@ -38,7 +38,7 @@ class TranslationPredictor:
             seed=whole_number_of(line, "seed"),
         )
         method = self.translator.method
-        if not self.translator.takes_prefixes and (request.prefix or request.required):
+        if self.translator.engine is not None and (request.prefix or request.required):
             name = "prefix" if request.prefix else "required"
             raise DataError(f"has a field {name!r}, which decoding.engine=ctranslate2 does not take")
         if request.required and not (isinstance(method, Beam) and method.beam_size > 1):

@@ -1,0 +1,59 @@
+"""The table of docs/export.md: which choices of every group each format holds.
+
+`python -m headloom.export.table` writes it into the file; `--check` only compares, and ends with status 1 when it is
+stale.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from headloom.combinations import GROUPS, families
+from headloom.export.base import Format
+from headloom.export.ctranslate2 import CTranslate2
+from headloom.export.safetensors import Safetensors
+
+FORMATS: list[Format] = [Safetensors(), CTranslate2()]
+"""Every format, in the order of the columns."""
+BEGIN, END = "<!-- python -m headloom.export.table -->\n", "<!-- the end of the table -->\n"
+
+
+def table() -> str:
+    """A row for each choice, a column for each format and family of which it holds anything."""
+    configs = families()
+    columns = [
+        (format, family) for format in FORMATS for family, config in configs.items() if format.obstacle(config) is None
+    ]
+    heads = [f"`format={format.name}` `model={family}`" for format, family in columns]
+    rows = ["| | " + " | ".join(heads) + " |", "| --- |" + " --- |" * len(columns)]
+    for group, choices in GROUPS.items():
+        for choice, make in choices.items():
+            held = [
+                "yes" if format.obstacle(replace(configs[family], **{group: make()})) is None else "no"
+                for format, family in columns
+            ]
+            rows.append(f"| `{choice}` | " + " | ".join(held) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def with_table(text: str) -> str:
+    """The document with the table of today between its two marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{table()}{END}{after}"
+
+
+def main(arguments: list[str]) -> int:
+    path = Path(__file__).resolve().parents[3] / "docs" / "export.md"
+    text = path.read_text(encoding="utf-8")
+    if arguments == ["--check"]:
+        if text == with_table(text):
+            return 0
+        sys.stderr.write("docs/export.md is not what the formats hold: run python -m headloom.export.table\n")
+        return 1
+    path.write_text(with_table(text), encoding="utf-8", newline="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
