@@ -1,7 +1,8 @@
-"""torchrun itself: a rank that is killed takes the others down, and the launcher starts them anew."""
+"""torchrun itself: a rank that is killed takes the others down, and the launcher starts them anew or ends them."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,23 @@ def test_a_run_moves_between_engines_and_numbers_of_processes(tmp_path):
     assert found["data"] == wanted["data"]
     for name, weight in wanted["model"].items():
         assert (found["model"][name] - weight).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_to_the_launcher_ends_all_ranks_with_a_checkpoint(tmp_path, number):
+    """As Slurm sends it; the launcher is told to pass on SIGUSR1."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1"]
+    command += ["--nproc-per-node=2", str(ROOT / "train.py"), *OPTIONS, f"data.folder={tmp_path / 'data'}"]
+    command += ["hydra.run.dir=run", "trainer.max_steps=100000", "trainer.save_every=null", "trainer.max_tokens=512"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "step=3 " in line:
+            process.send_signal(number)
+        if f"{number.name}: stopped at step" in line:
+            break
+    process.stderr.read()
+    assert process.wait(60) != 0
+    step = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt")["step"]
+    assert steps(tmp_path / "run")[-1] == step >= 3

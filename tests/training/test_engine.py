@@ -1,5 +1,6 @@
 """Ranks that share an update make the update of one process; what one engine saves, another goes on from."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -288,3 +289,33 @@ def test_gradients_are_added_up_while_the_backward_pass_goes_on(make, updates):
         return order
 
     assert on_ranks(2, train) == [["norm at the end", "encoder"]] * 2
+
+
+def test_no_rank_sees_the_whole_of_what_it_saves_and_loads(tmp_path):
+    """What a save and a load add to the memory of a rank is a fraction of the file."""
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("no /proc here")
+    rows, columns = 4096, 1024
+
+    def save_and_load(ranks: Ranks) -> int:
+        model = nn.Sequential(*(nn.Linear(columns, rows, bias=False) for _ in range(4)))
+        engine = Sharded(model, device=CPU, ranks=ranks)
+        parts = dict(model.named_parameters())
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+        before = status_bytes("VmRSS")
+        engine.save(tmp_path / "last.pt", {"model": parts})
+        whole = engine.load(tmp_path / "last.pt")["model"]
+        for name, weight in whole.items():
+            assert torch.equal(engine.part(weight, parts[name]).to_local(), parts[name].to_local())
+        return status_bytes("VmHWM") - before
+
+    num_bytes = 4 * 4 * rows * columns
+    grown = on_ranks(3, save_and_load)
+    assert max(grown) < 0.65 * num_bytes, grown
+    assert (tmp_path / "last.pt").stat().st_size > num_bytes
+
+
+def status_bytes(field: str) -> int:
+    """Of this process; pages of a mapped file count that it has looked at."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().split("\n") if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
