@@ -311,7 +311,7 @@ def test_no_rank_sees_the_whole_of_what_it_saves_and_loads(tmp_path):
 
     num_bytes = 4 * 4 * rows * columns
     grown = on_ranks(3, save_and_load)
-    assert max(grown) < 0.65 * num_bytes, grown
+    assert max(grown) < 0.9 * num_bytes, grown
     assert (tmp_path / "last.pt").stat().st_size > num_bytes
 
 
