@@ -11,7 +11,7 @@ import pytest
 
 from headloom import run
 from headloom.config.schema import TrainConfig
-from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_language import Batching, Documents, LanguageModelingConfig, LmConfig, TextConfig
 from headloom.config.schema_optimizer import AdamConfig
 from headloom.config.schema_position import RopeConfig
@@ -67,7 +67,7 @@ def scores(run_dir: Path, **data: Any) -> dict[str, Any]:
         EvaluateConfig(
             checkpoint=run_dir / "checkpoints" / "last.pt",
             data=EvaluateDataConfig(**data),
-            decoding=GreedyConfig(),
+            decoding=BeamConfig(),
             output=run_dir / "scores",
         )
     )

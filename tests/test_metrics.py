@@ -4,9 +4,11 @@ import sys
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from headloom import metrics
-from headloom.metrics import bleu, chrf
+from headloom.metrics import bleu, chrf, mutual_bleu, mutual_chrf
 
 REFERENCES = ["The cat sat on the mat, did it?", "Fünf Äpfel.", "It is nine o'clock now.", "Turn the light on"]
 HYPOTHESES = ["The cat sat on a mat, did it?", "fünf Äpfel.", "It is nine now.", ""]
@@ -113,3 +115,11 @@ def test_correlations_are_those_counted_by_hand():
     assert metrics.spearman(np.array([0, 1, 1, 2]), x) == pytest.approx(0.9486832981)
     assert math.isnan(metrics.pearson(x, np.ones(4)))
     assert metrics.pearson(x + 1e8, y) == pytest.approx(0.9843740387)
+
+
+@pytest.mark.parametrize(("mutual", "metric"), [(mutual_chrf, CHRF()), (mutual_bleu, BLEU(effective_order=True))])
+def test_texts_against_each_other_get_the_scores_of_sacrebleu(mutual, metric):
+    """Of one letter, of nothing, and without a common word too."""
+    texts = ["a cat sat on the mat", "the cat sat on a mat .", "a", "", "  x ", "zzz zzz zzz zzz zzz", "a cat sat"]
+    theirs = [[metric.sentence_score(text, [reference]).score for reference in texts] for text in texts]
+    np.testing.assert_allclose(mutual(texts), theirs, rtol=1e-12)

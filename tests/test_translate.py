@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from headloom.config.schema_decoding import (
     SampleConfig,
     ScoreConfig,
 )
+from headloom.config.schema_pretraining import EmbeddingConfig
 from headloom.config.schema_training import Device, Precision
-from headloom.config.schema_use import LineFormat, OnBadLine, TranslateConfig
+from headloom.config.schema_use import EvaluateConfig, LineFormat, OnBadLine, TranslateConfig
 from headloom.errors import ConfigError, DataError
+from headloom.work import families
 
 FLOAT32 = {"device": Device.cpu, "precision": Precision.float32}
 SHORT = {"max_length": 12}
@@ -125,6 +128,38 @@ def test_a_line_brings_its_own_wishes(checkpoints, tmp_path):
         replies(checkpoints[0], requests[1:2], tmp_path, decoding=GreedyConfig())
 
 
+def test_an_empty_source_keeps_its_prefix(checkpoints, tmp_path):
+    requests = [{"source": " ", "prefix": "c d"}, {"source": ""}]
+    prefixed, blank = replies(checkpoints[0], requests, tmp_path, decoding=GreedyConfig())
+    assert (prefixed["translation"], blank["translation"]) == ("c d", "")
+
+
+def test_wishes_that_no_output_meets_are_said_in_a_line_of_their_own(checkpoints, tmp_path, caplog):
+    requests = [{"source": "a b", "required": ["a b"], "forbidden": ["a"]}, {"source": "a b"}]
+    unmet, plain = replies(checkpoints[0], requests, tmp_path, decoding=BeamConfig(**SHORT, beam_size=3))
+    assert (unmet["translation"], unmet["score"]) == ("", None)
+    assert plain["score"] is not None
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("1 of 2 lines have no translation: none was found that holds what is required")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"decoding": GreedyConfig()}, "decoding=greedy has no effect with a checkpoint of task=embedding"),
+        (
+            {"decoding": BeamConfig(beam_size=3)},
+            "decoding.beam_size=3 has no effect with a checkpoint of task=embedding",
+        ),
+    ],
+)
+def test_a_search_is_refused_where_nothing_is_written(options, words):
+    trained = SimpleNamespace(config=SimpleNamespace(task=EmbeddingConfig()))
+    config = TranslateConfig(checkpoint=Path("none.pt"), **options)
+    with pytest.raises(ConfigError, match=words):
+        families.predictor(trained, config, [])
+
+
 def test_a_seed_of_its_own_changes_what_is_drawn_for_a_line(checkpoints, tmp_path):
     decoding = SampleConfig(**SHORT)
     requests = [
@@ -163,6 +198,22 @@ def test_an_ensemble_is_between_its_members(checkpoints, tmp_path):
     assert first == pytest.approx(totals(checkpoints[0], checkpoints[0]), abs=1e-5)
     options = {"decoding": BeamConfig(**SHORT, beam_size=2, coverage_penalty=0.1), "ensemble": checkpoints[1:]}
     assert len(translate(checkpoints[0], b"a b\n\nc\n", tmp_path, **options)) == 3
+
+
+def test_an_ensemble_is_evaluated_as_it_translates(checkpoints, tmp_path):
+    """B82; and it has no loss, since that of one member is not that of all."""
+    options = {"decoding": BeamConfig(**SHORT, beam_size=2), "ensemble": checkpoints[1:]}
+    config = EvaluateConfig(checkpoint=checkpoints[0], output=tmp_path, **FLOAT32, **options)
+    results = run.evaluate(config)
+    source = (tmp_path / "source.txt").read_bytes()
+    assert (
+        translate(checkpoints[0], source, tmp_path, **options) == (tmp_path / "hypotheses.txt").read_text().splitlines()
+    )
+    assert results["ensemble"] == [str(checkpoints[1])]
+    assert not {"loss", "perplexity"} & set(results)
+    assert "loss" not in results["by_source_length"][0]
+    with pytest.raises(ConfigError, match="ensemble and compare do not go together"):
+        EvaluateConfig(checkpoint=checkpoints[0], compare=checkpoints[1:], **options)
 
 
 def test_members_of_an_ensemble_have_one_tokenizer(checkpoints, make_config, folder, tmp_path):

@@ -38,6 +38,7 @@ from headloom.decoding.continuation import Continuer
 from headloom.decoding.requests import Beam, MinimumBayesRisk
 from headloom.errors import ConfigError
 from headloom.models.lm import LanguageModel
+from headloom.nn.linear import Linear
 from headloom.tasks.language_modeling import LanguageModelingTask
 
 MAX_TOKENIZER_CHARACTERS = 200_000_000
@@ -203,7 +204,7 @@ def build_language_model(config: TrainConfig, *, vocab_size: int) -> LanguageMod
     assert isinstance(model, schema.LmConfig)
     parts = Parts(config)
     table = nn.Embedding(vocab_size, model.d_model)
-    output = nn.Linear(model.d_model, vocab_size, bias=False)
+    output = Linear(model.d_model, vocab_size, bias=False)
     built = LanguageModel(parts.causal_stack(table, num_layers=model.num_layers), output)
     parts.initialise(built, num_residuals=2 * model.num_layers)
     if model.tie_output:

@@ -11,6 +11,7 @@ from headloom.build_parts import Parts
 from headloom.config import schema_model as schema
 from headloom.config.schema import TrainConfig
 from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.linear import Linear
 
 
 def build_model(config: TrainConfig, *, source_vocab_size: int, target_vocab_size: int) -> Seq2Seq:
@@ -23,7 +24,7 @@ def build_model(config: TrainConfig, *, source_vocab_size: int, target_vocab_siz
     assert isinstance(model, schema.Seq2SeqConfig)
     parts = Parts(config)
     target_table = nn.Embedding(target_vocab_size, model.d_model)
-    output = nn.Linear(model.d_model, target_vocab_size, bias=False)
+    output = Linear(model.d_model, target_vocab_size, bias=False)
     match model.tying:
         case schema.Tying.all:
             if source_vocab_size != target_vocab_size:

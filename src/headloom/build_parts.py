@@ -20,11 +20,11 @@ from headloom.nn.mixture import MixtureOfExperts
 from headloom.nn.norm import LayerNorm, RMSNorm
 from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
 from headloom.nn.relative import Alibi, RelativeBuckets
-from headloom.nn.residual import Branch, DeepNorm, PostNorm, PreNorm, SandwichNorm
+from headloom.nn.residual import Branch, DeepNorm, PostNorm, PreNorm, Residual, SandwichNorm
 
 WIDTH_MULTIPLE = 8  # an inner width that is computed, not given, is rounded up to this
 
-Residuals = Callable[[], nn.Module]
+Residuals = Callable[[], Residual]
 
 
 class Parts:
@@ -175,7 +175,7 @@ class Parts:
         """What makes the residual connections of each layer, from the first on."""
         return [partial(self.residual, depth=(layer + 1) / num_layers, alpha=alpha) for layer in range(num_layers)]
 
-    def residual(self, *, depth: float = 1.0, alpha: float = 1.0) -> nn.Module:
+    def residual(self, *, depth: float = 1.0, alpha: float = 1.0) -> Residual:
         """`depth`: where in its stack, 1 at the last layer (Huang et al. 2016, equation 4). `alpha`: of DeepNorm."""
         model = self.model
         dropout = self.dropout(model.residual_dropout)

@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -140,14 +142,39 @@ def paired_bootstrap(
     return resampled, {name: str(signatures[theirs]) for name, theirs in ours.items()}
 
 
-def sentence_chrf(hypothesis: str, reference: str) -> float:
-    """chrF2 of one sentence, from 0 to 100."""
-    return float(_metric("chrf").sentence_score(hypothesis, [reference]).score)
+def mutual_chrf(texts: Sequence[str]) -> NDArray[np.float64]:
+    """chrF2 of each text, a sentence (rows), against each as its reference (columns), from 0 to 100.
+
+    The numbers of sacreBLEU's `sentence_score`, with the n-grams of a text counted once and not for every pair.
+    """
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.helpers import extract_all_char_ngrams
+
+    metric = _metric("chrf")
+    assert isinstance(metric, CHRF)
+    counts_by_text = [extract_all_char_ngrams(text, metric.char_order, metric.whitespace) for text in texts]
+    precision, recall, num_orders = np.zeros((3, len(texts), len(texts)))
+    for counts in zip(*counts_by_text, strict=True):  # of one order
+        column = {ngram: place for place, ngram in enumerate(dict.fromkeys(chain.from_iterable(counts)))}
+        table = np.zeros((len(texts), len(column)), dtype=np.int32)
+        for row, of_text in enumerate(counts):
+            table[row, [column[ngram] for ngram in of_text]] = list(of_text.values())
+        total = table.sum(1)
+        matches = np.stack([np.minimum(table, row).sum(1) for row in table])
+        both = (total[:, None] > 0) & (total > 0)
+        precision += np.divide(matches, total[:, None], out=np.zeros(matches.shape), where=both)
+        recall += np.divide(matches, total, out=np.zeros(matches.shape), where=both)
+        num_orders += both
+    precision, recall = (x / np.maximum(num_orders, 1) for x in (precision, recall))
+    factor = metric.beta**2
+    below = factor * precision + recall
+    return 100 * np.divide((1 + factor) * precision * recall, below, out=np.zeros(below.shape), where=below > 0)
 
 
-def sentence_bleu(hypothesis: str, reference: str) -> float:
-    """BLEU of one sentence, from 0 to 100, over the n-gram orders that it has, with exponential smoothing."""
-    return float(_metric("sentence_bleu").sentence_score(hypothesis, [reference]).score)
+def mutual_bleu(texts: Sequence[str]) -> NDArray[np.float64]:
+    """As `mutual_chrf`, BLEU over the n-gram orders that a sentence has, with exponential smoothing."""
+    metric = _metric("sentence_bleu")
+    return np.array([[metric.sentence_score(text, [reference]).score for reference in texts] for text in texts])
 
 
 @cache

@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
+import torch
+
 from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_decoding import DecodingEngine
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
 from headloom.decoding.vectors import VECTOR_SUFFIX, write_vectors
+from headloom.nn.packing import pack_weights
 from headloom.ranks import ALONE, Ranks
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
@@ -85,7 +88,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
             seed=EvaluateConfig.seed,
             data=data,
         )
-        return families.evaluate(_load(config, path), one, folder)
+        return families.evaluate(_load(config, path), one, folder, [_load(config, more) for more in config.ensemble])
 
     return evaluate_systems(config, output, score)
 
@@ -98,6 +101,9 @@ def translate(config: TranslateConfig) -> None:
     """
     keep_freed_memory()
     trained, *ensemble = (_load(config, path) for path in (config.checkpoint, *config.ensemble))
+    for member in (trained, *ensemble):
+        if member.model is not None:
+            pack_weights(member.model, member.dtype or torch.float32)  # for good: at a terminal every line is a batch
     predictor = families.predictor(trained, config, ensemble)
     if config.output.suffix == VECTOR_SUFFIX:
         write_vectors(

@@ -136,6 +136,9 @@ def test_fields_of_json_lines_pass_through(tmp_path):
         (b"[" * 100_000, "nested too deep"),
         (b"{}", "line 2 has no field 'source'"),
         (b'{"source": 3}', "line 2 has no text in field 'source'"),
+        (b'{"source": "a", "x": NaN}', r"line 2 is not JSON \(NaN is no number of JSON\)"),
+        (b'{"source": "a", "x": [-Infinity]}', r"line 2 is not JSON \(-Infinity is no number of JSON\)"),
+        (b'{"source": "a", "x": 1e999}', r"line 2 is not JSON \(1e999 is no number of JSON\)"),
     ],
 )
 def test_a_line_that_is_no_request_is_named(tmp_path, line, words):

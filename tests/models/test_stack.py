@@ -48,8 +48,8 @@ def test_token_dropout_drops_whole_tokens_and_scales_the_others(segments):
 def test_steps_of_any_length_are_one_forward_pass(stack):
     """B30: a prompt of three tokens, one token, then two onto a cache of four."""
     token_NT = tokens(2, 6)
-    caches = stack.start(2, max_length=6)
-    steps = [stack.step(piece_NT, caches) for piece_NT in token_NT.split([3, 1, 2], dim=1)]
+    cache = stack.start(2, max_length=6)
+    steps = [stack.step(piece_NT, cache) for piece_NT in token_NT.split([3, 1, 2], dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), stack(token_NT, None), atol=1e-5, rtol=1e-5)
 
 
@@ -58,8 +58,8 @@ def test_padding_on_the_left_can_be_masked_step_by_step(stack):
     """Prompts of several lengths end together; a row that sees nothing yet is finite."""
     token_NT = tokens(2, 5)
     allowed_NT = torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
-    caches = stack.start(2, max_length=5)
-    steps = [stack.step(token_NT[:, :4], caches, allowed_NT[:, :4]), stack.step(token_NT[:, 4:], caches, allowed_NT)]
+    cache = stack.start(2, max_length=5)
+    steps = [stack.step(token_NT[:, :4], cache, allowed_NT[:, :4]), stack.step(token_NT[:, 4:], cache, allowed_NT)]
     torch.testing.assert_close(torch.cat(steps, dim=1), stack(token_NT, allowed_NT), atol=1e-5, rtol=1e-5)
     assert torch.cat(steps, dim=1).isfinite().all()
 
@@ -79,6 +79,6 @@ def test_a_document_does_not_see_the_one_before_it_in_its_row(stack):
 
 def test_a_cache_is_in_the_precision_of_the_step(stack):
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        caches = stack.start(1, max_length=2)
-        stack.step(tokens(1, 2), caches)
-    assert caches[0].key_NGSK.dtype is torch.bfloat16
+        cache = stack.start(1, max_length=2)
+        stack.step(tokens(1, 2), cache)
+    assert cache.layers[0].both_SN2GK.dtype is torch.bfloat16

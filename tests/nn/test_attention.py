@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headloom.nn.attention import KeyValues, MultiHeadAttention, recording_attention
+from headloom.nn.attention import MultiHeadAttention, recording_attention
 from headloom.nn.positional import Rotary
 
 D, H = 16, 4
@@ -150,29 +150,6 @@ def test_widths_that_do_not_divide_are_refused():
         MultiHeadAttention(16, 3)
     with pytest.raises(ValueError, match=r"num_heads \(4\) must be a multiple of num_kv_heads \(3\)"):
         MultiHeadAttention(16, 4, num_kv_heads=3)
-
-
-def test_a_cache_holds_tokens_in_the_order_they_came():
-    cache = attention(2).start_cache(3, 5, like=torch.empty(0))
-    keys, values = torch.randn(3, 2, 4, D // H), torch.randn(3, 2, 4, D // H)
-    cache.append(keys[:, :, :3], values[:, :, :3])
-    filled = cache.append(keys[:, :, 3:], values[:, :, 3:])
-    assert torch.equal(filled[0], keys)
-    assert torch.equal(filled[1], values)
-    assert cache.length == 4
-
-
-def test_a_reordered_cache_continues_other_rows():
-    """B75: rows may be repeated, and may leave."""
-    keys, values = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 5, 4)
-    cache = KeyValues(keys.clone(), values.clone(), length=2)
-    cache.reorder(torch.tensor([2, 0, 0, 2]))
-    assert torch.equal(cache.key_NGSK[:, :, :2], keys[[2, 0, 0, 2], :, :2])
-    assert torch.equal(cache.value_NGSK[:, :, :2], values[[2, 0, 0, 2], :, :2])
-    cache.reorder(torch.tensor([1]))
-    new = torch.randn(1, 2, 1, 4)
-    filled, _ = cache.append(new, new)
-    assert torch.equal(filled, torch.cat([keys[:1, :, :2], new], dim=2))
 
 
 class Pair(nn.Module):

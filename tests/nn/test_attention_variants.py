@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headloom.nn import masks
 from headloom.nn.attention import MultiHeadAttention, recording_attention
+from headloom.nn.cache import KeyValues
 from headloom.nn.norm import LayerNorm, RMSNorm
 from headloom.nn.positional import Rotary
 from headloom.nn.relative import Alibi, RelativeBuckets
@@ -95,7 +96,7 @@ def test_steps_of_any_length_are_one_pass(variant, padded):
     module, x_NTD = attention(variant, causal=True).eval(), torch.randn(2, 9, D)
     allowed_NS = torch.arange(9) >= torch.tensor([[0], [3]]) if padded else None
     whole_NTD = module(x_NTD, x_NTD, allowed_NS, causal=True)
-    cache = module.start_cache(2, 9, like=x_NTD)
+    cache = KeyValues(x_NTD.new_empty(9, 2, 2, module.num_kv_heads, module.head_width))
     steps = []
     for piece_NTD in x_NTD.split([2, 1, 1, 3, 1, 1], dim=1):
         stop = cache.length + piece_NTD.size(1)

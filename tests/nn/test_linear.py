@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from headloom.nn.linear import Linear, filled, linear
+from headloom.nn.filled_rows import filled
+from headloom.nn.linear import Linear, linear
 
 SHAPES = [(3, 7, 5), (37, 5), (1, 1, 5), (2, 3, 4, 5)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headloom import run
-from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_labelled import (
     ClassificationConfig,
     ClassifierConfig,
@@ -75,7 +75,7 @@ def best(run_dir):
 def evaluate(run_dir, output, **data):
     return run.evaluate(
         EvaluateConfig(
-            checkpoint=best(run_dir), data=EvaluateDataConfig(**data), decoding=GreedyConfig(), output=output, **EXACT
+            checkpoint=best(run_dir), data=EvaluateDataConfig(**data), decoding=BeamConfig(), output=output, **EXACT
         )
     )
 
@@ -83,7 +83,7 @@ def evaluate(run_dir, output, **data):
 def answers(run_dir, folder, text, **options):
     (folder / "in").write_text(text)
     files = {"input": folder / "in", "output": folder / "out"}
-    run.translate(TranslateConfig(checkpoint=best(run_dir), **files, decoding=GreedyConfig(), **EXACT, **options))
+    run.translate(TranslateConfig(checkpoint=best(run_dir), **files, decoding=BeamConfig(), **EXACT, **options))
     return (folder / "out").read_bytes().decode().split("\n")[:-1]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from headloom import run
 from headloom.config.schema_data import TsvConfig
-from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_labelled import ClassifierConfig, LabelledConfig
 from headloom.config.schema_language import Batching, Documents, TextConfig
 from headloom.config.schema_pretraining import EmbeddingConfig, EmbeddingHeadline
@@ -63,13 +63,13 @@ def last(run_dir):
 def translate(run_dir, folder, text, **options):
     (folder / "in").write_bytes(text.encode("utf-8"))
     files = {"input": folder / "in", "output": folder / "out.npy"}
-    run.translate(TranslateConfig(checkpoint=last(run_dir), decoding=GreedyConfig(), **EXACT, **files | options))
+    run.translate(TranslateConfig(checkpoint=last(run_dir), decoding=BeamConfig(), **EXACT, **files | options))
 
 
 def evaluate(run_dir, output, **data):
     data = EvaluateDataConfig(**data)
     return run.evaluate(
-        EvaluateConfig(checkpoint=last(run_dir), data=data, decoding=GreedyConfig(), output=output, **EXACT)
+        EvaluateConfig(checkpoint=last(run_dir), data=data, decoding=BeamConfig(), output=output, **EXACT)
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from headloom import build_pretraining, run
 from headloom.config.schema_data import TsvConfig
-from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_labelled import ClassificationConfig, ClassifierConfig, LabelledConfig, PoolingKind
 from headloom.config.schema_language import Batching, Documents, TextConfig
 from headloom.config.schema_model import Seq2SeqConfig
@@ -66,7 +66,7 @@ def test_validation_and_evaluation_agree(config, tmp_path, capsys):
         EvaluateConfig(
             checkpoint=tmp_path / "run" / "checkpoints" / "best.pt",
             data=EvaluateDataConfig(split=Split.valid),
-            decoding=GreedyConfig(),
+            decoding=BeamConfig(),
             output=tmp_path / "scores",
             **EXACT,
         )
@@ -77,7 +77,7 @@ def test_validation_and_evaluation_agree(config, tmp_path, capsys):
     samples = sorted((tmp_path / "run" / "samples").iterdir())[-1].read_text(encoding="utf-8")
     assert "[MASK]" in samples
     with pytest.raises(ConfigError, match=r"has no answer for a line: .* warm_start="):
-        run.translate(TranslateConfig(checkpoint=last(tmp_path / "run"), decoding=GreedyConfig(), **EXACT))
+        run.translate(TranslateConfig(checkpoint=last(tmp_path / "run"), decoding=BeamConfig(), **EXACT))
 
 
 def test_classifiers_and_encoder_decoders_begin_with_its_encoder(config, tmp_path, caplog):

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headloom.config.schema_decoding import GreedyConfig
+from headloom.config.schema_decoding import BeamConfig, GreedyConfig
+from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig
 from headloom.errors import ConfigError, DataError
 from headloom.work import systems, translation_scores
@@ -31,7 +32,7 @@ def texts(tmp_path) -> dict[str, Path]:
 
 
 def config(texts: dict[str, Path], **options) -> EvaluateConfig:
-    return EvaluateConfig(hypothesis=texts["ours"], reference=texts["reference"], decoding=GreedyConfig(), **options)
+    return EvaluateConfig(hypothesis=texts["ours"], reference=texts["reference"], decoding=BeamConfig(), **options)
 
 
 def sacrebleu(*arguments: object, seed: int = 12345) -> str:
@@ -116,7 +117,22 @@ def test_files_of_unequal_length_are_refused_by_name(texts, tmp_path, options):
 )
 def test_what_does_not_go_together_is_refused_in_one_line(options, message):
     with pytest.raises(ConfigError, match=message):
-        EvaluateConfig(decoding=GreedyConfig(), **options)
+        EvaluateConfig(decoding=BeamConfig(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"decoding": GreedyConfig()}, "decoding=greedy"),
+        ({"decoding": BeamConfig(beam_size=3)}, "decoding.beam_size=3"),
+        ({"device": Device.cpu}, "device=cpu"),
+        ({"precision": Precision.float32}, "precision=float32"),
+    ],
+)
+def test_options_of_a_model_are_refused_where_none_is(texts, options, option):
+    given = {"hypothesis": texts["ours"], "reference": texts["reference"], "decoding": BeamConfig(), **options}
+    with pytest.raises(ConfigError, match=f"{option} has no effect with files of translations"):
+        evaluate_systems(EvaluateConfig(**given), None)
 
 
 def test_systems_are_named_by_what_tells_them_apart():

@@ -82,6 +82,9 @@ class EvaluateConfig:
     comet: str | None = None
     """A COMET model whose score is added, such as Unbabel/wmt22-comet-da (fetched when it is not there), or its .ckpt
     file; opening one may run code that is in it. Needs the extra headloom[comet]."""
+    ensemble: list[Path] = field(default_factory=list)
+    """More checkpoints with the same tokenizer: the mean of all their probabilities is searched, and there is no loss.
+    For translation."""
     data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
     position: StretchConfig = field(default_factory=StretchConfig)
     decoding: DecodingConfig = MISSING
@@ -115,6 +118,10 @@ class EvaluateConfig:
             raise rules.no_effect("data", "hypothesis, which is scored on reference")
         if self.hypothesis is not None and self.comet is not None and self.source is None:
             raise ConfigError("comet reads sources too: set source to the file that hypothesis translates")
+        if self.ensemble and self.hypothesis is not None:
+            raise rules.no_effect("ensemble", "hypothesis, which no model writes here")
+        if self.ensemble and self.compare:
+            raise ConfigError("ensemble and compare do not go together: score the ensemble, then compare its files")
         systems = [self.hypothesis or self.checkpoint, *self.compare]
         if again := [path for path in self.compare if systems.count(path) > 1]:
             raise ConfigError(f"compare holds {again[0]}, which is there twice: name it once")

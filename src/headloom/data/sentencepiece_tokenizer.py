@@ -13,6 +13,8 @@ from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
 
 KINDS_THAT_SAMPLE = ("bpe", "unigram")
+MOST_SPELLINGS = 64
+"""Of one text: all of a short word."""
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -51,6 +53,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.fingerprint = hashlib.sha256(self._model).hexdigest()
         every_id = range(self.vocab_size)
         self._control = frozenset(i for i in every_id if self._processor.is_control(i))
+        self._unwritten = self._control | {self.unk_id}
         self._byte_of_id = {
             i: int(self._processor.id_to_piece(i)[1:-1], 16) for i in every_id if self._processor.is_byte(i)
         }
@@ -63,6 +66,26 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         ids: list[list[int]] = self._processor.encode(list(texts), out_type=int, num_threads=-1)
         return ids
+
+    def spellings(self, text: str) -> list[list[int]]:
+        own = super().spellings(text)
+        if not own:
+            return []
+        written = "".join(self.pieces([i for ids in own for i in ids]))
+        begun: list[tuple[list[int], int]] = [([], 0)]  # ids, and how much of `written` they are
+        found: list[list[int]] = []
+        while begun and len(found) < MOST_SPELLINGS:
+            longer = []
+            for ids, place in begun[:MOST_SPELLINGS]:
+                if place == len(written):
+                    found.append(ids)
+                    continue
+                for stop in range(place + 1, len(written) + 1):
+                    i = self._processor.piece_to_id(written[place:stop])
+                    if i not in self._unwritten:
+                        longer.append(([*ids, i], stop))
+            begun = longer
+        return found if own[0] in found else own + found
 
     def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
         if not self.sampling:

@@ -32,6 +32,13 @@ class Tokenizer(ABC):
         """The ids of each text as a list, without bos and eos. Blank text may give none."""
         return [ids.tolist() for ids in self.encode_arrays(texts)]
 
+    def spellings(self, text: str) -> list[list[int]]:
+        """The ways in which ids may write `text`, that of `encode` among them, as ids without bos and eos.
+
+        All of them where there are few, else some that take few ids; none for blank text.
+        """
+        return [ids for ids in self.encode([text]) if ids]
+
     @abstractmethod
     def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
         """One random segmentation of each text; the same seed gives the same ids in any process.

@@ -27,6 +27,7 @@ from headloom.decoding.search import (
     checked_lengths,
     first_tokens,
     force_end,
+    going_on,
     greedy_search,
 )
 
@@ -102,6 +103,8 @@ def beam_search(
     worst_B = np.full(num_sentences, -np.inf)  # a score must be above it to be kept
     log_prob_BK = np.full((num_sentences, beam_size), -np.inf)
     log_prob_BK[:, 0] = 0.0  # all rows are alike at first: the others must not repeat the first
+    # Hypotheses are in order of their rank, and the row of rank r of sentence b is K * b + place_BK[b, r].
+    place_BK = np.tile(np.arange(beam_size), (num_sentences, 1))
     token_N = first_tokens(start_ids, bos_id, num_sentences, device).repeat_interleave(beam_size)
     paths = Paths()
     rows = phrases = coverage = None
@@ -124,17 +127,16 @@ def beam_search(
         )
         force_end(best, np.repeat(longest_B == length, beam_size), eos_id)
         num_live = len(sentence_B)
-        log_prob_BE = (log_prob_BK[:, :, None] + best.log_prob_NC.reshape(num_live, beam_size, -1)).reshape(
-            num_live, -1
-        )
-        id_BE = best.id_NC.reshape(num_live, -1)
+        row_BK = place_BK + np.arange(0, num_live * beam_size, beam_size)[:, None]
+        log_prob_BE = (log_prob_BK[:, :, None] + best.log_prob_NC[row_BK]).reshape(num_live, -1)
+        id_BE = best.id_NC[row_BK].reshape(num_live, -1)
         if phrases is None:
             order_B2K = np.argsort(-log_prob_BE, axis=1, kind="stable")[:, : 2 * beam_size]
             log_prob_B2K = np.take_along_axis(log_prob_BE, order_B2K, axis=1)
         else:
             order_B2K, log_prob_B2K = phrases.order(log_prob_BE, id_BE, longest_B - length)
         id_B2K = np.take_along_axis(id_BE, order_B2K, axis=1)
-        row_B2K = order_B2K // best.id_NC.shape[1] + np.arange(0, num_live * beam_size, beam_size)[:, None]
+        row_B2K = np.take_along_axis(row_BK, order_B2K // best.id_NC.shape[1], axis=1)
 
         ends_B2K = id_B2K == eos_id
         score_BK = log_prob_B2K[:, :beam_size] / ranking.divisor(length)
@@ -148,13 +150,19 @@ def beam_search(
         others_BK = np.argsort(ends_B2K, axis=1, kind="stable")[:, :beam_size]
         log_prob_BK = np.take_along_axis(np.where(ends_B2K, -np.inf, log_prob_B2K), others_BK, axis=1)
         highest_B = log_prob_BK[:, 0] if phrases is None else log_prob_BK.max(axis=1)
-        go_on = np.flatnonzero((longest_B > length) & (ranking.bound(highest_B, length, longest_B) > worst_B))
+        go_on = going_on((longest_B > length) & (ranking.bound(highest_B, length, longest_B) > worst_B))
         if not len(go_on):
             break
-        row_N = np.take_along_axis(row_B2K, others_BK, axis=1)[go_on].reshape(-1)
-        id_N = np.take_along_axis(id_B2K, others_BK, axis=1)[go_on].reshape(-1)
+        row_BK = np.take_along_axis(row_B2K, others_BK, axis=1)[go_on]
+        id_BK = np.take_along_axis(id_B2K, others_BK, axis=1)[go_on]
+        place_BK = np.tile(np.arange(beam_size), (len(go_on), 1))
+        if phrases is None:  # which counts its rows by rank
+            place_BK = _places(row_BK % beam_size)
+        by_place_BK = np.argsort(place_BK, axis=1)
+        row_N = np.take_along_axis(row_BK, by_place_BK, axis=1).reshape(-1)
+        id_N = np.take_along_axis(id_BK, by_place_BK, axis=1).reshape(-1)
         if not np.array_equal(row_N, np.arange(num_live * beam_size)):
-            step.reorder(torch.from_numpy(row_N).to(device))
+            step.reorder(torch.from_numpy(row_N))
         paths.append(row_N, id_N)
         if rows is not None:
             rows.advance(row_N, id_N)
@@ -166,6 +174,21 @@ def beam_search(
         sentence_B, worst_B, longest_B = sentence_B[go_on], worst_B[go_on], longest_B[go_on]
         log_prob_BK = log_prob_BK[go_on]
     return [mine.hypotheses() or [NOTHING] for mine in kept]
+
+
+def _places(parent_BK: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of each rank among the rows of its sentence, given that of its parent.
+
+    A hypothesis stays where its parent was, so that nothing of a cache is copied; of several with one parent the
+    best does, and the others take the places of those that have none.
+    """
+    is_same_BKK = parent_BK[:, :, None] == parent_BK[:, None, :]
+    moves_BK = np.tril(is_same_BKK, -1).any(axis=2)
+    is_taken_BK = np.zeros(parent_BK.shape, dtype=bool)
+    np.put_along_axis(is_taken_BK, parent_BK, True, axis=1)
+    free_BK = np.argsort(is_taken_BK, axis=1, kind="stable")
+    number_BK = np.maximum(moves_BK.cumsum(axis=1) - 1, 0)
+    return np.where(moves_BK, np.take_along_axis(free_BK, number_BK, axis=1), parent_BK)
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,8 @@ class Continuer:
         self.autocast_dtype = autocast_dtype
         self.min_length = min(min_length, max_length)
         self.no_repeat_ngram = no_repeat_ngram
-        self.forbidden, self.required = (
-            [ids for ids in tokenizer.encode(list(texts)) if ids] for texts in (forbidden, required)
-        )
+        self.forbidden = [ids for text in forbidden for ids in tokenizer.spellings(text)]
+        self.required = [ids for ids in tokenizer.encode(list(required)) if ids]
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
         """The best continuation of each prompt, as one line; "" where there is none."""

@@ -14,6 +14,7 @@ class Counts:
     cut: int = 0
     longest_source: int = 0
     without_output: int = 0
+    unmet: int = 0
 
     def report(self) -> None:
         if self.cut:
@@ -23,6 +24,13 @@ class Counts:
                 self.cut,
                 self.lines,
                 self.longest_source,
+            )
+        if self.unmet:
+            logger.warning(
+                "%d of %d lines have no translation: none was found that holds what is required and nothing forbidden; "
+                "loosen decoding.required, forbidden or no_repeat_ngram, or raise decoding.beam_size",
+                self.unmet,
+                self.lines,
             )
         if self.without_output:
             logger.warning(

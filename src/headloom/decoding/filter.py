@@ -143,7 +143,7 @@ class _Writer(Generic[Item]):
         if self.line_format is Format.text:
             return reply.text
         fields = {} if isinstance(line, Bad) else line.fields
-        return json.dumps({**fields, **reply.fields}, ensure_ascii=False)
+        return json.dumps({**fields, **reply.fields}, ensure_ascii=False, allow_nan=False)
 
     def report(self) -> None:
         if self.bad:

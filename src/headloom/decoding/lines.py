@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -100,7 +101,7 @@ def _decoded(raw: bytes, on_bad_line: OnBadLine) -> str:
 
 def _fields(text: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except ValueError as error:
         raise DataError(f"is not JSON ({error})") from None
     except RecursionError:
@@ -108,6 +109,14 @@ def _fields(text: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise DataError("is not a JSON object")
     return fields
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    return value if math.isfinite(value := float(text)) else _no_number(text)
 
 
 def text_of(fields: Mapping[str, Any], name: str, *, default: str | None = None) -> str:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from headloom.decoding.constraints import ConstrainedRows, Constraints
-from headloom.decoding.search import CPU, NOTHING, Hypothesis, Paths, StepFunction, checked_lengths, first_tokens
+from headloom.decoding.search import (
+    CPU,
+    NOTHING,
+    Hypothesis,
+    Paths,
+    StepFunction,
+    checked_lengths,
+    first_tokens,
+    going_on,
+)
 
 
 @dataclass(frozen=True)
@@ -104,12 +113,12 @@ def sample_search(
             found[sentence_B[b]][number] = Hypothesis(paths.ids(row, length - 1), log_prob, log_prob)
         running_N &= id_N != eos_id
         # Samples that have ended wait for the last one of their sentence.
-        go_on = np.flatnonzero(running_N.reshape(-1, num_samples).any(axis=1))
+        go_on = going_on(np.asarray(running_N.reshape(-1, num_samples).any(axis=1)))
         if not len(go_on):
             break
         row_N = (go_on[:, None] * num_samples + np.arange(num_samples)).reshape(-1)
         if len(go_on) < len(sentence_B):
-            step.reorder(torch.from_numpy(row_N).to(device))
+            step.reorder(torch.from_numpy(row_N))
         id_N = id_N[row_N]
         paths.append(row_N, id_N)
         if rows is not None:

@@ -40,7 +40,10 @@ class StepFunction(Protocol):
         ...
 
     def reorder(self, index_N: Tensor) -> None:
-        """From now on row i continues what row `index_N[i]` was; there may be fewer rows than before."""
+        """From now on row i continues what row `index_N[i]` was; there may be fewer rows than before.
+
+        The index is on the CPU. A row that is its own index costs nothing.
+        """
         ...
 
 
@@ -111,11 +114,11 @@ def greedy_search(
             log_prob = float(log_prob_B[row])
             score = log_prob / float(ranking.divisor(length))
             found[sentence_B[row]] = Hypothesis(paths.ids(row, length - 1), log_prob, score)
-        go_on = np.flatnonzero(alive_B & ~ends_B)
+        go_on = going_on(alive_B & ~ends_B)
         if not len(go_on):
             break
         if len(go_on) < len(id_B):
-            step.reorder(torch.from_numpy(go_on).to(device))
+            step.reorder(torch.from_numpy(go_on))
         paths.append(go_on, id_B[go_on])
         if rows is not None:
             rows.advance(go_on, id_B[go_on])
@@ -140,6 +143,14 @@ class Paths:
             ids.append(int(id_N[row]))
             row = int(row_N[row])
         return ids[::-1]
+
+
+def going_on(goes_on_B: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Which sentences go on, in an order in which few change place: the last take the places of those that end."""
+    num = int(goes_on_B.sum())
+    going = np.arange(num)
+    going[~goes_on_B[:num]] = num + np.flatnonzero(goes_on_B[num:])
+    return going
 
 
 def first_tokens(start_ids: Sequence[int] | None, bos_id: int, num_sentences: int, device: torch.device) -> Tensor:

@@ -27,7 +27,7 @@ from headloom.decoding.search import NOTHING, Hypothesis, StepFunction, greedy_s
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import recording_attention
 
-_SIMILARITY = {Utility.chrf: metrics.sentence_chrf, Utility.bleu: metrics.sentence_bleu}
+_SIMILARITY = {Utility.chrf: metrics.mutual_chrf, Utility.bleu: metrics.mutual_bleu}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Searcher, Sentence
 from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.packing import packed_weights
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Translator:
                 source_tokenizer, target_tokenizer, search=search, no_repeat_ngram=no_repeat_ngram
             )
         self.engine = engine
-        self.forbidden = self._phrases(forbidden)
+        self.forbidden = self._spellings(forbidden)
         self.required = self._phrases(required)
         holders = self.searcher.models if engine is None else [engine]
         positions = [holder.max_length for holder in holders if holder.max_length is not None]
@@ -129,7 +130,7 @@ class Translator:
         """The translation of each line, in the order of `lines`, each one line.
 
         A line of nothing but white space (of any script), or that the tokenizer
-        makes nothing of, gives "" and does not reach the model. With a
+        makes nothing of, gives "", or its prefix, and does not reach the model. With a
         `description` a progress bar of that name counts the sentences on
         stderr, if that is a terminal.
         """
@@ -137,7 +138,7 @@ class Translator:
         counts = Counts()
         requests = [Request(source=line) for line in lines]
         with (
-            self.computing(),  # around all batches: leaving it drops the weights that autocast has converted
+            self.computing(),  # around all batches: leaving it drops the packed weights
             progress_bar(total=len(lines), desc=description, unit="line", is_wanted=description is not None) as bar,
         ):
             for row, [best, *_] in self.answers(requests, counts):
@@ -155,14 +156,28 @@ class Translator:
         for row, ids in zip(written, encoded, strict=True):
             if ids:
                 sentences[row] = self._sentence(self._cut(ids, counts), requests[row])
-        for row in range(len(requests)):
+        for row, request in enumerate(requests):
             if row not in sentences:
-                yield row, [Output("")]
+                [prefix] = self.target_tokenizer.encode([request.prefix])
+                yield row, [Output(self.target_tokenizer.decode(prefix))]
         rows = list(sentences)
         for places, hypotheses in self.batches(list(sentences.values())):
-            counts.without_output += sum(some == [NOTHING] for some in hypotheses)
             for place, some in zip(places, hypotheses, strict=True):
+                if some == [NOTHING]:
+                    self._count_nothing(sentences[rows[place]], counts)
                 yield rows[place], self._outputs(sentences[rows[place]], some)
+
+    def _count_nothing(self, sentence: Sentence, counts: Counts) -> None:
+        """A sentence has no output: because of what is asked of it, unless its logits are not even finite."""
+        if self.batch_search is not self.searcher:
+            counts.unmet += 1
+            return
+        with self.computing():
+            [(log_prob_T, _)] = self.searcher.force([sentence.source], [sentence.prefix])
+        if np.isfinite(log_prob_T).all():
+            counts.unmet += 1
+        else:
+            counts.without_output += 1
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
         """The hypotheses of each source, best first, in the order of `sources`: ids without eos, none of them empty."""
@@ -209,6 +224,7 @@ class Translator:
         dtype = self.autocast_dtype
         with (
             evaluating(self.models),
+            packed_weights(self.models, dtype or torch.float32),
             torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),
         ):
             yield
@@ -255,11 +271,14 @@ class Translator:
             seed=seed,
             prefix=prefix,
             required=required,
-            forbidden=[*self.forbidden, *self._phrases(request.forbidden)],
+            forbidden=[*self.forbidden, *self._spellings(request.forbidden)],
         )
 
     def _phrases(self, texts: Sequence[str]) -> list[list[int]]:
         return [ids for ids in self.target_tokenizer.encode(list(texts)) if ids]
+
+    def _spellings(self, texts: Sequence[str]) -> list[list[int]]:
+        return [ids for text in texts for ids in self.target_tokenizer.spellings(text)]
 
     def _batches(self, sentences: Sequence[Sentence]) -> Iterator[list[int]]:
         rows = self.method.rows_a_sentence

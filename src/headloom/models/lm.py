@@ -3,14 +3,11 @@
 Shapes: B batch, T length, D model width, V vocabulary, N rows of a search.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from headloom.models.stack import Stack
-from headloom.nn.attention import KeyValues
-from headloom.nn.linear import linear
+from headloom.nn.linear import Linear
 
 
 class LanguageModel(nn.Module):
@@ -20,7 +17,7 @@ class LanguageModel(nn.Module):
     tied, its weight is the embedding's table (Press and Wolf 2017).
     """
 
-    def __init__(self, stack: Stack, output: nn.Linear) -> None:
+    def __init__(self, stack: Stack, output: Linear) -> None:
         super().__init__()
         self.stack = stack
         self.output = output
@@ -47,7 +44,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Scores of every token, in float32."""
-        return linear(hidden_ND, self.output.weight).float()
+        return self.output(hidden_ND).float()
 
     @property
     def output_weight(self) -> Tensor:
@@ -66,12 +63,9 @@ class LanguageModel(nn.Module):
         `context_length`: the longest text that the model is to see; None: any.
         """
         room = max_length if context_length is None else min(max_length, context_length)
-        state = LanguageModelState(self, prompt_NT.new_empty(prompt_NT.size(0), 0), [], room)
-        state.read(prompt_NT[:, -room:])
-        return state
+        return LanguageModelState(self, prompt_NT[:, -room:], room)
 
 
-@dataclass
 class LanguageModelState:
     """The model between two steps of a search.
 
@@ -80,19 +74,18 @@ class LanguageModelState:
     token stays bounded, and no position comes that a longer text would need.
     """
 
-    model: LanguageModel
-    seen_NT: Tensor
-    """The tokens in the cache."""
-    caches: list[KeyValues]
-    room: int
+    def __init__(self, model: LanguageModel, prompt_NT: Tensor, room: int) -> None:
+        self.model = model
+        self.room = room
+        self.read(prompt_NT)
 
     def read(self, token_NT: Tensor) -> Tensor:
         """Forget what was seen and read some tokens; hidden_NTD."""
-        self.caches = self.model.stack.start(token_NT.size(0), self.room)
-        self.seen_NT = token_NT
+        self.cache = self.model.stack.start(token_NT.size(0), self.room)
+        self.seen_NT = token_NT  # what is in the cache
         if token_NT.size(1) == 0:
             return self.model.output_weight.new_empty(token_NT.size(0), 0, self.model.output_weight.size(1))
-        return self.model.stack.step(token_NT, self.caches)
+        return self.model.stack.step(token_NT, self.cache)
 
     def step(self, token_N: Tensor) -> Tensor:
         """logits_NV, in float32, of what follows `token_N` in each row."""
@@ -100,12 +93,11 @@ class LanguageModelState:
             kept_NT = self.seen_NT[:, self.seen_NT.size(1) - self.room // 2 :]
             hidden_N1D = self.read(torch.cat([kept_NT, token_N[:, None]], dim=1))[:, -1:]
         else:
-            hidden_N1D = self.model.stack.step(token_N[:, None], self.caches)
+            hidden_N1D = self.model.stack.step(token_N[:, None], self.cache)
             self.seen_NT = torch.cat([self.seen_NT, token_N[:, None]], dim=1)
         return self.model.logits(hidden_N1D[:, 0])
 
     def reorder(self, index_N: Tensor) -> None:
         """Row i continues what row `index_N[i]` was; there may be fewer rows than before."""
-        self.seen_NT = self.seen_NT[index_N]
-        for cache in self.caches:
-            cache.reorder(index_N)
+        self.seen_NT = self.seen_NT[index_N.to(self.seen_NT.device)]
+        self.cache.reorder(index_N)

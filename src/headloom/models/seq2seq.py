@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from headloom.models.stack import Embedding, Stack
-from headloom.nn.blocks import BlockCache, DecoderBlock
-from headloom.nn.linear import linear
+from headloom.nn.blocks import DecoderBlock
+from headloom.nn.cache import Cache
+from headloom.nn.linear import Linear
 from headloom.nn.residual import to_step_precision
 
 
@@ -43,7 +44,7 @@ class Seq2Seq(nn.Module):
     placement asks for it (pre-norm), else in nothing.
     """
 
-    def __init__(self, encoder: Stack, decoder: Decoder, output: nn.Linear) -> None:
+    def __init__(self, encoder: Stack, decoder: Decoder, output: Linear) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
@@ -71,7 +72,7 @@ class Seq2Seq(nn.Module):
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Scores of every target token, in float32."""
-        return linear(hidden_ND, self.output.weight).float()
+        return self.output(hidden_ND).float()
 
     @property
     def output_weight(self) -> Tensor:
@@ -87,11 +88,26 @@ class Seq2Seq(nn.Module):
         self, memory_BSD: Tensor, source_allowed_BS: Tensor | None, *, beam_size: int, max_length: int
     ) -> "DecoderState":
         """The step function of a search with `beam_size` rows a sentence and at most `max_length` steps."""
-        caches = []
-        for block in self.decoder.blocks:
-            assert isinstance(block, DecoderBlock)
-            caches.append(block.start_cache(memory_BSD, beam_size=beam_size, max_length=max_length))
-        return DecoderState(self, caches, source_allowed_BS, beam_size)
+        blocks = [block for block in self.decoder.blocks if isinstance(block, DecoderBlock)]
+        num_sentences, source_length, _ = memory_BSD.shape
+        keys_values = [block.cross_attention.keys_values(memory_BSD) for block in blocks]
+        memory, own = (
+            Cache(
+                num_layers=len(blocks),
+                num_rows=num_rows,
+                max_length=length,
+                num_kv_heads=attention.num_kv_heads,
+                head_width=attention.head_width,
+                like=keys_values[0][0],
+            )
+            for attention, num_rows, length in (
+                (blocks[0].cross_attention, num_sentences, source_length),
+                (blocks[0].self_attention, num_sentences * beam_size, max_length),
+            )
+        )
+        for layer, (key_BGSK, value_BGSK) in zip(memory.layers, keys_values, strict=True):
+            layer.append(key_BGSK, value_BGSK)
+        return DecoderState(self, own, memory, source_allowed_BS, beam_size)
 
 
 @dataclass
@@ -99,32 +115,25 @@ class DecoderState:
     """The decoder between two steps of a search. Row b * beam_size + k is hypothesis k of sentence b."""
 
     model: Seq2Seq
-    caches: list[BlockCache]
+    own: Cache
+    memory: Cache
     source_allowed_BS: Tensor | None
     beam_size: int
-    num_steps: int = 0
 
     def step(self, token_N: Tensor) -> Tensor:
         """logits_NV, in float32, of what follows `token_N` in each row."""
         decoder = self.model.decoder
-        x_N1D = decoder.embedding(token_N[:, None], first=self.num_steps)
-        for block, cache in zip(decoder.blocks, self.caches, strict=True):
+        x_ND = decoder.embedding(token_N[:, None], first=self.own.length)[:, 0]
+        for block, own, memory in zip(decoder.blocks, self.own.layers, self.memory.layers, strict=True):
             assert isinstance(block, DecoderBlock)
-            x_N1D = block.step(x_N1D, cache, self.source_allowed_BS)
-        self.num_steps += 1
-        return self.model.logits(to_step_precision(decoder.norm(x_N1D))[:, 0])
+            x_ND = block.next_step(x_ND, own, memory, self.source_allowed_BS)
+        return self.model.logits(to_step_precision(decoder.norm(x_ND)))
 
     def reorder(self, index_N: Tensor) -> None:
-        """Row i continues what row `index_N[i]` was.
-
-        Rows stay with their sentence; whole sentences may leave, and those that stay keep their order.
-        """
-        for cache in self.caches:
-            cache.own.reorder(index_N)
-        if index_N.numel() < self.caches[0].key_BGSK.size(0) * self.beam_size:
+        """Row i continues what row `index_N[i]` was. Rows stay with their sentence; whole sentences may leave."""
+        if index_N.numel() < self.own.num_rows:
             sentence_B = index_N[:: self.beam_size] // self.beam_size
-            for cache in self.caches:
-                cache.key_BGSK = cache.key_BGSK.index_select(0, sentence_B)
-                cache.value_BGSK = cache.value_BGSK.index_select(0, sentence_B)
+            self.memory.reorder(sentence_B)
             if self.source_allowed_BS is not None:
-                self.source_allowed_BS = self.source_allowed_BS.index_select(0, sentence_B)
+                self.source_allowed_BS = self.source_allowed_BS[sentence_B.to(self.source_allowed_BS.device)]
+        self.own.reorder(index_N)

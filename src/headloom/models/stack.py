@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from headloom.nn.attention import KeyValues
+from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.blocks import EncoderBlock
+from headloom.nn.cache import Cache
 from headloom.nn.dropout import Dropout, dropout
 from headloom.nn.positional import Positional
 from headloom.nn.residual import to_step_precision
@@ -76,18 +77,32 @@ class Stack(nn.Module):
         # Several layers may read it (every decoder block does): converted once.
         return to_step_precision(self.norm(x_BTD))
 
-    def start(self, num_rows: int, max_length: int) -> list[KeyValues]:
-        """Empty caches of causal blocks: room for `max_length` tokens of each row, in the precision of the step."""
-        like = to_step_precision(self.embedding.table.weight.new_empty(0))
-        return [block.self_attention.start_cache(num_rows, max_length, like) for block in self.blocks]  # type: ignore[union-attr, operator]
+    def start(self, num_rows: int, max_length: int) -> Cache:
+        """An empty cache of causal blocks: room for `max_length` tokens of each row, in the precision of the step."""
+        attention = self.blocks[0].self_attention
+        assert isinstance(attention, MultiHeadAttention)
+        return Cache(
+            num_layers=len(self.blocks),
+            num_rows=num_rows,
+            max_length=max_length,
+            num_kv_heads=attention.num_kv_heads,
+            head_width=attention.head_width,
+            like=to_step_precision(self.embedding.table.weight.new_empty(0)),
+        )
 
-    def step(self, token_NT: Tensor, caches: Sequence[KeyValues], allowed: Tensor | None = None) -> Tensor:
+    def step(self, token_NT: Tensor, cache: Cache, allowed: Tensor | None = None) -> Tensor:
         """hidden_NTD of the next T tokens of each row, as `forward` has them at those places; causal blocks only.
 
         `allowed` as in `forward`, over all keys so far.
         """
-        x_NTD = self.embedding(token_NT, first=caches[0].length)
-        for block, cache in zip(self.blocks, caches, strict=True):
+        x_NTD = self.embedding(token_NT, first=cache.length)
+        if token_NT.size(1) == 1 and allowed is None:
+            x_ND = x_NTD[:, 0]
+            for block, layer in zip(self.blocks, cache.layers, strict=True):
+                assert isinstance(block, EncoderBlock)
+                x_ND = block.next_step(x_ND, layer)
+            return to_step_precision(self.norm(x_ND))[:, None]
+        for block, layer in zip(self.blocks, cache.layers, strict=True):
             assert isinstance(block, EncoderBlock)
-            x_NTD = block.step(x_NTD, cache, allowed)
+            x_NTD = block.step(x_NTD, layer, allowed)
         return to_step_precision(self.norm(x_NTD))

@@ -6,44 +6,17 @@ Shapes: B batch, T query length, S key length, D model width,
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from headloom.nn import kernels
+from headloom.nn.cache import KeyValues
 from headloom.nn.linear import Linear
 from headloom.nn.masks import Pattern
 from headloom.nn.positional import Positional
-
-
-@dataclass
-class KeyValues:
-    """Keys and values of the tokens seen so far, in one allocation that is filled from the left.
-
-    Rows belong to hypotheses; `length` tokens of each are filled.
-    """
-
-    key_NGSK: Tensor
-    value_NGSK: Tensor
-    length: int = 0
-
-    def append(self, key_NGTK: Tensor, value_NGTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Add T tokens; returns all that are filled."""
-        stop = self.length + key_NGTK.size(-2)
-        self.key_NGSK[:, :, self.length : stop] = key_NGTK
-        self.value_NGSK[:, :, self.length : stop] = value_NGTK
-        self.length = stop
-        return self.key_NGSK[:, :, :stop], self.value_NGSK[:, :, :stop]
-
-    def reorder(self, index_N: Tensor) -> None:
-        """Row i continues what row `index_N[i]` was; rows may leave."""
-        for name in ("key_NGSK", "value_NGSK"):
-            old_NGSK = getattr(self, name)
-            new_NGSK = old_NGSK.new_empty(index_N.numel(), *old_NGSK.shape[1:])
-            new_NGSK[:, :, : self.length] = old_NGSK[:, :, : self.length].index_select(0, index_N)
-            setattr(self, name, new_NGSK)
 
 
 class MultiHeadAttention(nn.Module):
@@ -91,6 +64,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.positional = positional
         self.is_biased = positional is not None and positional.adds_bias
+        self.turns = positional is not None and positional.turns
         self.pattern = pattern
         self.soft_cap = soft_cap
         self.query_norm = query_norm
@@ -127,6 +101,62 @@ class MultiHeadAttention(nn.Module):
             allowed = None if allowed is None else allowed[..., reached:]
         # One query may see every key so far.
         return self.attend(q_NHTK, k_NGSK, v_NGSK, allowed, causal=x_NTD.size(1) > 1)
+
+    def next_step(self, x_ND: Tensor, cache: KeyValues) -> Tensor:
+        """`step` for one token of every row, in as few operations as there are.
+
+        With few rows each operation costs more than its arithmetic; so modules are not called but their `forward`.
+        """
+        if not self._is_plain():
+            return self.step(x_ND[:, None], cache)[:, 0]
+        num_rows, num_heads, width = x_ND.size(0), self.num_heads, self.head_width
+        joined = self.query.joined(self.key_value)
+        if joined is None:
+            q_NHK = self.query.forward(x_ND).view(num_rows, num_heads, width)
+            kv_N2GK = self.key_value.forward(x_ND).view(num_rows, 2, self.num_kv_heads, width)
+        else:
+            both_NIK = joined(x_ND).view(num_rows, -1, width)
+            q_NHK = both_NIK[:, :num_heads]
+            kv_N2GK = both_NIK[:, num_heads:].view(num_rows, 2, self.num_kv_heads, width)
+        q_NH1K = q_NHK.unsqueeze(2)
+        if self.turns:
+            assert self.positional is not None
+            first = cache.length
+            q_NH1K = self.positional.rotate(q_NH1K, first=first)
+            k_NG1K = self.positional.rotate(kv_N2GK[:, 0].unsqueeze(2), first=first)
+            k_NGSK, v_NGSK = cache.append(k_NG1K, kv_N2GK[:, 1].unsqueeze(2))
+        else:
+            k_NGSK, v_NGSK = cache.append_one(kv_N2GK)
+        out_NH1K = F.scaled_dot_product_attention(q_NH1K, k_NGSK, v_NGSK, enable_gqa=num_heads != self.num_kv_heads)
+        return self.output.forward(out_NH1K.reshape(num_rows, -1))
+
+    def next_step_across(self, x_ND: Tensor, memory: KeyValues, allowed_BS: Tensor | None) -> Tensor:
+        """Attention of the next token of every row to `memory`, which neighbouring rows of a sentence share."""
+        # They are queries of one product: keys are not copied for each.
+        k_BGSK, v_BGSK = memory.filled()
+        x_BTD = x_ND.view(k_BGSK.size(0), -1, x_ND.size(-1))
+        if not self._is_plain():
+            return self.attend(self.queries(x_BTD), k_BGSK, v_BGSK, allowed_BS, causal=False).flatten(0, 1)
+        q_BTHK = self.query.forward(x_ND).view(*x_BTD.shape[:2], self.num_heads, self.head_width)
+        out_BHTK = F.scaled_dot_product_attention(
+            q_BTHK.transpose(1, 2),
+            k_BGSK,
+            v_BGSK,
+            None if allowed_BS is None else allowed_BS[:, None, None],
+            enable_gqa=self.num_heads != self.num_kv_heads,
+        )
+        return self.output.forward(out_BHTK.transpose(1, 2).reshape(x_ND.size(0), -1))
+
+    def _is_plain(self) -> bool:
+        """Whether PyTorch's fused kernel alone is the whole attention product of a step."""
+        return (
+            self.recorder is None
+            and not self.is_biased
+            and self.pattern is None
+            and self.soft_cap is None
+            and self.query_norm is None
+            and self.preference.asked is not kernels.Asked.eager
+        )
 
     def queries(self, x_BTD: Tensor, *, first: int = 0) -> Tensor:
         """q_BHTK, turned by its positions where the scheme does so; `first` is the position of the first token."""
@@ -192,11 +222,6 @@ class MultiHeadAttention(nn.Module):
             dropout_probability=self.dropout if training else 0.0,
             with_gradient=training,
         )
-
-    def start_cache(self, num_rows: int, max_length: int, like: Tensor) -> KeyValues:
-        """Room for `max_length` tokens of `num_rows` hypotheses, on the device and in the precision of `like`."""
-        shape = (num_rows, self.num_kv_heads, max_length, self.head_width)
-        return KeyValues(like.new_empty(shape), like.new_empty(shape))
 
 
 @contextmanager

@@ -4,13 +4,14 @@ Shapes: B batch, T query length, S key length, D model width.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
 
-from headloom.nn.attention import KeyValues, MultiHeadAttention
+from headloom.nn.attention import MultiHeadAttention
+from headloom.nn.cache import KeyValues
 from headloom.nn.mixture import MixtureOfExperts
+from headloom.nn.residual import Residual
 
 
 class EncoderBlock(nn.Module):
@@ -20,7 +21,7 @@ class EncoderBlock(nn.Module):
         self,
         self_attention: MultiHeadAttention,
         feed_forward: nn.Module,
-        residual: Callable[[], nn.Module],
+        residual: Callable[[], Residual],
         *,
         causal: bool = False,
     ) -> None:
@@ -41,20 +42,14 @@ class EncoderBlock(nn.Module):
     def step(self, x_NTD: Tensor, cache: KeyValues, allowed: Tensor | None = None) -> Tensor:
         """A causal block for the next T tokens of every row: equals the last T positions of `forward`."""
         assert self.causal
-        x_NTD = self.self_residual(x_NTD, lambda x: self.self_attention.step(x, cache, allowed))
-        return self.feed_forward_residual(x_NTD, self.feed_forward)
+        x_NTD = self.self_residual.step(x_NTD, lambda x: self.self_attention.step(x, cache, allowed))
+        return self.feed_forward_residual.step(x_NTD, self.feed_forward.forward)
 
-
-@dataclass
-class BlockCache:
-    """What a decoder block keeps between steps: its own keys and values, and those of the encoder's output.
-
-    The encoder's are held once a sentence; `beam_size` neighbouring rows share them.
-    """
-
-    own: KeyValues
-    key_BGSK: Tensor
-    value_BGSK: Tensor
+    def next_step(self, x_ND: Tensor, cache: KeyValues) -> Tensor:
+        """`step` for one token of every row."""
+        assert self.causal
+        x_ND = self.self_residual.step(x_ND, lambda x: self.self_attention.next_step(x, cache))
+        return self.feed_forward_residual.step(x_ND, self.feed_forward.forward)
 
 
 class DecoderBlock(nn.Module):
@@ -65,7 +60,7 @@ class DecoderBlock(nn.Module):
         self_attention: MultiHeadAttention,
         cross_attention: MultiHeadAttention,
         feed_forward: nn.Module,
-        residual: Callable[[], nn.Module],
+        residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
         self.self_attention = self_attention
@@ -90,25 +85,14 @@ class DecoderBlock(nn.Module):
         feed_forward = partial(self.feed_forward, real_BT=real_BT) if self.routes else self.feed_forward
         return self.feed_forward_residual(x_BTD, feed_forward)
 
-    def start_cache(self, memory_BSD: Tensor, *, beam_size: int, max_length: int) -> BlockCache:
-        """An empty cache for `beam_size` hypotheses of each sentence."""
-        key_BGSK, value_BGSK = self.cross_attention.keys_values(memory_BSD)
-        num_rows = memory_BSD.size(0) * beam_size
-        own = self.self_attention.start_cache(num_rows, max_length, like=key_BGSK)
-        return BlockCache(own, key_BGSK.contiguous(), value_BGSK.contiguous())
+    def next_step(self, x_ND: Tensor, own: KeyValues, memory: KeyValues, memory_allowed_BS: Tensor | None) -> Tensor:
+        """The block for the next token of every hypothesis: equals the last position of `forward`.
 
-    def step(self, x_N1D: Tensor, cache: BlockCache, memory_allowed_BS: Tensor | None) -> Tensor:
-        """The block for the next token of every hypothesis: equals the last position of `forward`."""
-
-        def cross(x_N1D: Tensor) -> Tensor:
-            # The hypotheses of a sentence are queries of one product: keys are not copied for each.
-            x_BTD = x_N1D.view(cache.key_BGSK.size(0), -1, x_N1D.size(-1))
-            q_BHTK = self.cross_attention.queries(x_BTD)
-            out_BTD = self.cross_attention.attend(
-                q_BHTK, cache.key_BGSK, cache.value_BGSK, memory_allowed_BS, causal=False
-            )
-            return out_BTD.reshape(x_N1D.shape)
-
-        x_N1D = self.self_residual(x_N1D, lambda x: self.self_attention.step(x, cache.own))
-        x_N1D = self.cross_residual(x_N1D, cross)
-        return self.feed_forward_residual(x_N1D, self.feed_forward)
+        `memory` holds what `cross_attention.keys_values` makes of the encoder's
+        output, once a sentence: its hypotheses are neighbouring rows of `x`.
+        """
+        x_ND = self.self_residual.step(x_ND, lambda x: self.self_attention.next_step(x, own))
+        x_ND = self.cross_residual.step(
+            x_ND, lambda x: self.cross_attention.next_step_across(x, memory, memory_allowed_BS)
+        )
+        return self.feed_forward_residual.step(x_ND, self.feed_forward.forward)

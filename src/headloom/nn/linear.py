@@ -19,24 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_ADDS_BIAS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+from headloom.nn.filled_rows import filled, with_rows
+from headloom.nn.packed import Packed
 
-
-def filled(num_rows: int) -> int:
-    """The next number of rows for which a kernel is compiled: of six binary digits, and zeros."""
-    step = 1 << max(0, num_rows.bit_length() - 6)
-    return -(-num_rows // step) * step
-
-
-def with_rows(x: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
-    """The rows of `x`, of any shape [..., I], in `dtype`, with rows of zeros below them: x_PI, P being `num_rows`."""
-    num_real = x.numel() // x.size(-1)
-    if num_real == num_rows:
-        return x.reshape(num_rows, -1).to(dtype)
-    x_PI = torch.empty(num_rows, x.size(-1), dtype=dtype, device=x.device)
-    x_PI[:num_real].view(x.shape).copy_(x)  # once, also where `x` is not contiguous
-    x_PI[num_real:] = 0
-    return x_PI
+_ADDS_BIAS = torch.backends.mkldnn.is_available() and hasattr(  # type: ignore[no-untyped-call]
+    torch.ops.mkldnn, "_linear_pointwise"
+)
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
@@ -57,10 +45,26 @@ def _with_bias(x_PI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """`linear` as a module."""
+    """`linear` as a module, or with packed weights, and then without gradient: see packed.py."""
+
+    packed: Packed | None = None
+    _joined: Packed | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias) if self.packed is None else self.packed(x)
+
+    def pack(self, dtype: torch.dtype) -> None:
+        self.packed = Packed(self.weight, self.bias, dtype)
+
+    def unpack(self) -> None:
+        self.packed = self._joined = None
+
+    def joined(self, other: "Linear") -> Packed | None:
+        """One layer with the outputs of this and of `other` side by side; None unless the weights are packed."""
+        if self._joined is None and self.packed is not None:
+            bias_O = None if self.bias is None else torch.cat([self.bias.detach(), other.bias.detach()])
+            self._joined = Packed(torch.cat([self.weight.detach(), other.weight.detach()]), bias_O, self.packed.dtype)
+        return self._joined
 
 
 class _FilledLinear(torch.autograd.Function):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headloom.nn.linear import filled, with_rows
+from headloom.nn.filled_rows import filled, with_rows
 
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
 

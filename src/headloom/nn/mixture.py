@@ -68,6 +68,8 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x_BTD: Tensor, *, real_BT: Tensor | None = None) -> Tensor:
         """`real` is True on tokens that count; None: all do. The others get zeros."""
+        if x_BTD.dim() == 2:  # a token of each row
+            return self.forward(x_BTD[:, None])[:, 0]
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)
             logits_BTE = F.linear(x_BTD.to(wide), self.router.weight.to(wide))

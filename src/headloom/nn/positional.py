@@ -24,6 +24,8 @@ class Positional(nn.Module):
 
     max_length: int | None = None
     """Longest sequence the scheme can place, in tokens; None: any."""
+    turns = False
+    """Whether `rotate` turns anything."""
     adds_bias = False
     """Whether `bias` has something to add."""
     learns_bias = False
@@ -112,6 +114,7 @@ class Rotary(Positional):
         ValueError: the head width is odd.
     """
 
+    turns = True
     cos_TK: Tensor
     sin_TK: Tensor
 

@@ -2,7 +2,8 @@
 
 The stream is float32 in every precision; sub-layers get their input in the
 precision of the step. To add a placement, write its class here and give it a
-name in the schema and an arm in `build_parts.py`.
+name in the schema and an arm in `build_parts.py`. `step` is `forward` for a
+token at a time, without dropout and in as few operations as there are.
 
 Shapes: B batch, T length, D model width.
 """
@@ -46,7 +47,14 @@ class Branch(nn.Module):
         return out_BTD * (kept_B * (self.scale / keep_probability)).to(out_BTD.dtype)[:, None, None]
 
 
-class PreNorm(nn.Module):
+class Residual(nn.Module):
+    """How a sub-layer's output joins the stream."""
+
+    def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        raise NotImplementedError
+
+
+class PreNorm(Residual):
     """x + f(norm(x)): Xiong et al. (2020), figure 1b. A stack of these ends in a norm of its own."""
 
     def __init__(self, norm: nn.Module, dropout: float, *, branch: Branch | None = None) -> None:
@@ -61,8 +69,11 @@ class PreNorm(nn.Module):
             out_BTD = self.branch(out_BTD)
         return dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0)
 
+    def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return x_BTD + _through(self.branch, sublayer(self.norm.forward(x_BTD)))
 
-class SandwichNorm(nn.Module):
+
+class SandwichNorm(Residual):
     """x + norm(f(norm(x))): Ding et al. (2021), section 2.4. A stack of these ends in a norm of its own."""
 
     def __init__(self, norm: nn.Module, out_norm: nn.Module, dropout: float, *, branch: Branch | None = None) -> None:
@@ -78,8 +89,11 @@ class SandwichNorm(nn.Module):
             out_BTD = self.branch(out_BTD)
         return dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0)
 
+    def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return x_BTD + _through(self.branch, self.out_norm.forward(sublayer(self.norm.forward(x_BTD))))
 
-class PostNorm(nn.Module):
+
+class PostNorm(Residual):
     """norm(x + f(x)): Vaswani et al. (2017), section 3.1."""
 
     def __init__(self, norm: nn.Module, dropout: float, *, branch: Branch | None = None) -> None:
@@ -94,8 +108,11 @@ class PostNorm(nn.Module):
             out_BTD = self.branch(out_BTD)
         return self.norm(dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0))
 
+    def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.norm.forward(x_BTD + _through(self.branch, sublayer(x_BTD)))
 
-class DeepNorm(nn.Module):
+
+class DeepNorm(Residual):
     """norm(alpha x + f(x)): Wang et al. (2022), section 3; `alpha` and the initial weights depend on the depth."""
 
     def __init__(self, norm: nn.Module, dropout: float, *, alpha: float, branch: Branch | None = None) -> None:
@@ -110,3 +127,10 @@ class DeepNorm(nn.Module):
         if self.branch is not None:
             out_BTD = self.branch(out_BTD)
         return self.norm(dropout_add(self.alpha * x_BTD, out_BTD, self.dropout if self.training else 0.0))
+
+    def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.norm.forward(self.alpha * x_BTD + _through(self.branch, sublayer(x_BTD)))
+
+
+def _through(branch: Branch | None, out_BTD: Tensor) -> Tensor:
+    return out_BTD if branch is None else branch.forward(out_BTD)

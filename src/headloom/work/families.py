@@ -13,6 +13,7 @@ from headloom.build_stretched import stretch_config, stretch_model
 from headloom.config import rules, saved, schema_labelled, schema_language, schema_pretraining, schema_text
 from headloom.config.rules import no_effect
 from headloom.config.schema import TrainConfig
+from headloom.config.schema_decoding import option_that_was_set
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.lines import Predictor
@@ -104,8 +105,12 @@ def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
             raise AssertionError(config.task)
 
 
-def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
+def evaluate(
+    trained: Trained, config: EvaluateConfig, output: Path, ensemble: Sequence[Trained] = ()
+) -> dict[str, Any]:
     """Score a checkpoint, print the scores and write them with their texts to the folder `output`.
+
+    `ensemble`: further checkpoints with which it translates.
 
     Raises:
         ConfigError: an option has no meaning for this task.
@@ -118,11 +123,13 @@ def evaluate(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str
         trained.config.task, schema_text.TranslationConfig | schema_language.LanguageModelingConfig
     ):
         raise no_effect("baseline=true", f"a checkpoint of task={trained.config.task.kind.name}")
+    if not isinstance(trained.config.task, schema_text.TranslationConfig):
+        _refuse_decoding(config, trained, "whose evaluation writes no text")
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import evaluate_translation
 
-            return evaluate_translation(trained, config, output)
+            return evaluate_translation(trained, config, output, ensemble)
         case schema_labelled.LabelTaskConfig() | schema_labelled.RegressionConfig():
             from headloom.work.classification_use import evaluate_classification
 
@@ -151,6 +158,8 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
     """
     if config.normalize is not None and not isinstance(trained.config.task, schema_pretraining.EmbeddingConfig):
         raise rules.no_effect(f"normalize={config.normalize}", f"task={trained.config.task.kind.name}")
+    if not isinstance(trained.config.task, schema_text.TranslationConfig | schema_language.LanguageModelingConfig):
+        _refuse_decoding(config, trained, "which writes no text")
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import translation_predictor
@@ -175,3 +184,11 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
             return vector_predictor(trained, config, ensemble)
         case _:
             raise AssertionError(trained.config.task)
+
+
+def _refuse_decoding(config: EvaluateConfig | TranslateConfig, trained: Trained, reason: str) -> None:
+    task = trained.config.task.kind.name
+    if option := option_that_was_set(config.decoding):
+        raise no_effect(option, f"a checkpoint of task={task}, {reason}")
+    if config.ensemble and isinstance(config, EvaluateConfig):
+        raise no_effect("ensemble", f"a checkpoint of task={task}, {reason}")

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headloom import metrics
+from headloom.config import rules
+from headloom.config.schema_decoding import option_that_was_set
 from headloom.config.schema_use import EvaluateConfig
 from headloom.errors import ConfigError, DataError
 from headloom.work.translation_scores import (
@@ -57,6 +59,8 @@ def evaluate_systems(
     paths = [first, *config.compare]
     names = system_names(paths)
     hypotheses = {path: lines_of(path) for path in paths if path == config.hypothesis or not is_checkpoint(path)}
+    if len(hypotheses) == len(paths):
+        _refuse_options_of_a_model(config)
     if len(hypotheses) < len(paths) and output is None:
         raise ConfigError("compare holds a checkpoint, whose translations are written: set output=FOLDER")
     given = config.reference or config.data.target
@@ -95,6 +99,14 @@ def evaluate_systems(
     if len(paths) == 1:
         return dict(results[0])
     return _compare(config, names, results, [hypotheses.get(path) for path in paths], references, output)
+
+
+def _refuse_options_of_a_model(config: EvaluateConfig) -> None:
+    device, precision = (f"{name}={getattr(config, name).name}" for name in ("device", "precision"))
+    set_here = [option_that_was_set(config.decoding), device, precision]
+    for option in set_here:
+        if option is not None and not option.endswith("=auto"):
+            raise rules.no_effect(option, "files of translations, which no model writes here")
 
 
 def _score_file(config: EvaluateConfig, path: Path, texts: Texts, folder: Path | None) -> dict[str, Any]:

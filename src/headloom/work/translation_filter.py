@@ -1,5 +1,6 @@
 """What translate.py does with a translation checkpoint: see `decoding.lines.Predictor`."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -108,11 +109,16 @@ class PairScorer:
             for place, pieces, log_probs in self.translator.force(items, self.counts):
                 total = sum(log_probs)
                 tokens = [
-                    {"piece": piece, "log_probability": log_prob}
+                    {"piece": piece, "log_probability": _number(log_prob)}
                     for piece, log_prob in zip(pieces, log_probs, strict=True)
                 ]
                 text = f"{total:.6f}\t{' '.join(f'{log_prob:.6f}' for log_prob in log_probs)}"
-                yield place, Reply(text, {"log_probability": total, "tokens": tokens}, len(log_probs))
+                yield place, Reply(text, {"log_probability": _number(total), "tokens": tokens}, len(log_probs))
 
     def finish(self) -> None:
         self.counts.report()
+
+
+def _number(value: float) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None

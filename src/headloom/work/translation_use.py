@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from headloom.data.text import TextPairs
 
 
+LOSSES = ("loss", "perplexity")
+
+
 def translator_of(
     trained: Trained, decoding: DecodingConfig, *, ensemble: Sequence[Trained] = (), with_alignments: bool = False
 ) -> Translator:
@@ -74,8 +77,12 @@ def translation_predictor(
     return PairScorer(translator) if isinstance(config.decoding, ScoreConfig) else TranslationPredictor(translator)
 
 
-def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path) -> dict[str, Any]:
+def evaluate_translation(
+    trained: Trained, config: EvaluateConfig, output: Path, ensemble: Sequence[Trained] = ()
+) -> dict[str, Any]:
     """Score on a split of the corpus or on two files; print the scores and write them with the texts.
+
+    With an `ensemble` it translates, and has no loss: that of one model is not that of all.
 
     Writes evaluation.json, hypotheses.txt, source.txt, reference.txt and by_source_length.png to `output`.
 
@@ -113,12 +120,14 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
     evaluation = task.evaluate(
         trained.model,
         batches(),
-        translator_of(trained, config.decoding),
+        translator_of(trained, config.decoding, ensemble=ensemble),
         device=trained.device,
         autocast_dtype=trained.dtype,
         description=name,
         scores=tuple(metrics.TRANSLATION_SCORES),
     )
+
+    scores = {name: value for name, value in evaluation.metrics.items() if not ensemble or name not in LOSSES}
 
     def loss(rows: np.ndarray) -> float:
         assert isinstance(trained.model, Seq2Seq)
@@ -135,19 +144,19 @@ def evaluate_translation(trained: Trained, config: EvaluateConfig, output: Path)
     results: dict[str, Any] = {
         "checkpoint": str(config.checkpoint),
         "step": trained.step,
+        **({"ensemble": list(map(str, config.ensemble))} if ensemble else {}),
         "data": name,
         "num_pairs": len(tokens),
-        **evaluation.metrics,
+        **scores,
         "signatures": dict(evaluation.signatures),
         "decoding": saved.to_plain(config.decoding),
     }
     sources, references = zip(*(tokens.text(row) for row in range(len(tokens))), strict=True)
     texts = Texts(evaluation.hypotheses, references, sources)
-    add_scores(
-        results, texts, longest=config.lengths, comet=config.comet, loss=loss if trained.model is not None else None
-    )
+    has_loss = trained.model is not None and not ensemble
+    add_scores(results, texts, longest=config.lengths, comet=config.comet, loss=loss if has_loss else None)
     write_evaluation(output, results, texts)
-    print_scores(results, [*evaluation.metrics, *(["comet"] if config.comet is not None else [])])
+    print_scores(results, [*scores, *(["comet"] if config.comet is not None else [])])
     sys.stdout.write(f"{len(tokens)} pairs of {name}; texts and evaluation.json in {output}\n")
     return results
 
