@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-.venv/bin/python}
 run=outputs/demo
 checkpoint=$run/checkpoints/best.pt
-training_seconds=430  # on two cores the whole demo, without installing packages, ends in ten minutes
+training_seconds=470  # on two cores the whole demo, without installing packages, ends in ten minutes
 trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
 
 title() { printf '\n== %s\n' "$*"; }
@@ -18,7 +18,7 @@ title() { printf '\n== %s\n' "$*"; }
 updates_in() { # seconds
     local trial
     trial=$(mktemp -d)
-    "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=120 trainer.log_every=40 \
+    "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=80 trainer.log_every=40 \
         trainer.evaluate_every=null trainer.save_every=null task.headline=loss </dev/null >&2
     "$python" - "$trial/metrics.jsonl" "$1" <<'END'
 import json
@@ -50,11 +50,13 @@ else
 fi
 
 title "Scoring the 1,000 test sentences"
-"$python" evaluate.py checkpoint="$checkpoint" data.split=test </dev/null
+"$python" evaluate.py checkpoint="$checkpoint" data.split=test \
+    decoding.length_penalty_form=power decoding.length_penalty=1.1 decoding.no_repeat_ngram=3 </dev/null
 
 title "Ten test sentences"
 ten() { awk 'NR % 100 == 51' "$run/evaluation/test/$1"; }
-translations=$(ten source.txt | "$python" translate.py checkpoint="$checkpoint")
+translations=$(ten source.txt | "$python" translate.py checkpoint="$checkpoint" \
+    decoding.length_penalty_form=power decoding.length_penalty=1.1 decoding.no_repeat_ngram=3)
 paste -d '\n' <(ten source.txt) <(ten reference.txt) <(printf '%s\n' "$translations") | awk '
     NR % 3 == 1 { print "source:      " $0 }
     NR % 3 == 2 { print "reference:   " $0 }
@@ -62,7 +64,8 @@ paste -d '\n' <(ten source.txt) <(ten reference.txt) <(printf '%s\n' "$translati
 
 if [ ! -t 0 ] && { IFS= read -r first 2>/dev/null || [ -n "${first:-}" ]; }; then
     title "Your lines"
-    { printf '%s\n' "$first"; cat; } | "$python" translate.py checkpoint="$checkpoint"
+    { printf '%s\n' "$first"; cat; } | "$python" translate.py checkpoint="$checkpoint" \
+    decoding.length_penalty_form=power decoding.length_penalty=1.1 decoding.no_repeat_ngram=3
 fi
 
 title "What now"

@@ -190,7 +190,7 @@ def test_what_is_missing_is_named_before_anything_is_loaded(line: str, message: 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "checkpoint is missing: set checkpoint=... (the checkpoint, such as outputs/RUN/checkpoints/best.pt)"),
+        ("", "checkpoint is missing: set checkpoint=... (the checkpoint, such as outputs/RUN/checkpoints/best.pt"),
         ("checkpoint=none.pt", "does not exist"),
         ("checkpoint=/", "checkpoint=/ is a folder: name a file, such as /checkpoints/best.pt"),
         ("model.d_model=3", "what it sets comes from the checkpoint"),
