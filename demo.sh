@@ -18,7 +18,7 @@ title() { printf '\n== %s\n' "$*"; }
 updates_in() { # seconds
     local trial
     trial=$(mktemp -d)
-    "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=80 trainer.log_every=40 \
+    "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=160 trainer.log_every=40 \
         trainer.evaluate_every=null trainer.save_every=null task.headline=loss </dev/null >&2
     "$python" - "$trial/metrics.jsonl" "$1" <<'END'
 import json
