@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-.venv/bin/python}
 run=outputs/demo
 checkpoint=$run/checkpoints/best.pt
-training_seconds=470  # on two cores the whole demo, without installing packages, ends in ten minutes
+training_seconds=440  # on two cores the whole demo, without installing packages, ends in ten minutes
 trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
 
 title() { printf '\n== %s\n' "$*"; }

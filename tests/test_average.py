@@ -156,6 +156,7 @@ def test_the_command_averages_the_files_that_are_named(trained, tmp_path):
         (["checkpoints=[a.pt,a.pt]", "output=b.pt"], "checkpoints names a file twice"),
         (["checkpoints=[a.pt]", "output=b.pt", "last=2"], "last=2 has no effect with checkpoints=[...]: remove it"),
         (["run=RUN", "last=2", "output=RUN/checkpoints/last.pt"], "is one of the checkpoints to average"),
+        (["checkpoints=[RUN/checkpoints/step_2.pt]", "output=RUN/checkpoints/last.pt"], "is a checkpoint of a run"),
         (["lsat=2"], "'lsat' is not an option. Did you mean 'last'?"),
         (["zzz=2"], "'zzz' is not an option; there are run, last, best, checkpoints and output"),
         (["RUN"], "is not an option: write option=value"),

@@ -202,6 +202,15 @@ def test_a_run_leaves_no_state_to_the_next_one_in_the_process(config, straight, 
     assert differences(last(tmp_path / "same"), last(straight)) == []
 
 
+def test_auto_does_not_start_afresh_where_only_the_last_checkpoint_is_missing(config, straight, tmp_path):
+    shutil.copytree(straight / "checkpoints", tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "last.pt").unlink()
+    before = files(tmp_path)
+    with pytest.raises(CheckpointError, match=r"holds checkpoints but no last\.pt: go on .* resume=.*step_12\.pt"):
+        resume(config, tmp_path, "auto")
+    assert files(tmp_path) == before
+
+
 def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 

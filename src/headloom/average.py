@@ -1,6 +1,7 @@
 """`python -m headloom.average`: one checkpoint out of several, the mean of their weights."""
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from headloom.training.checkpoint_folder import CheckpointFolder
 
 logger = logging.getLogger(__name__)
+
+NAMES_OF_A_RUN = re.compile(r"(last|best|(step|best)_\d+)\.pt")
 
 USAGE = """\
 Average checkpoints: python -m headloom.average [option=value ...]
@@ -28,7 +31,7 @@ def average(config: AverageConfig) -> Path:
     """Write the mean of the checkpoints that `config` names; the file written.
 
     Raises:
-        ConfigError: the run has not as many, or the result would replace one of them.
+        ConfigError: the run has not as many, or the result would replace one of them or another one that a run made.
         CheckpointError: a checkpoint cannot be read, they are not of one model, or the result cannot be written.
     """
     from headloom.training.checkpoint import save_checkpoint  # loads torch: only now
@@ -44,6 +47,8 @@ def average(config: AverageConfig) -> Path:
     for path in paths:
         if output.exists() and path.exists() and output.samefile(path):
             raise ConfigError(f"output={output} is one of the checkpoints to average: name another file")
+    if output.exists() and NAMES_OF_A_RUN.fullmatch(output.name):
+        raise ConfigError(f"output={output} is a checkpoint of a run, which goes on from it: name another file")
     contents = average_checkpoints(paths)
     save_checkpoint(output, contents)
     logger.info("%s: the mean of %d checkpoints", output, len(paths))

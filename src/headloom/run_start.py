@@ -14,6 +14,7 @@ from headloom.errors import CheckpointError, ConfigError
 from headloom.insight.preflight import rate_warning, size_lines
 from headloom.nn.kernel_report import kernel_report
 from headloom.ranks import Ranks
+from headloom.training.checkpoint_folder import CheckpointFolder
 from headloom.training.optim import describe_groups
 
 logger = logging.getLogger(__name__)
@@ -79,13 +80,21 @@ def resume_path(resume: str, run_dir: Path) -> Path | None:
     """The checkpoint that `resume` names; None for a fresh run.
 
     Raises:
-        CheckpointError: a path was given where no checkpoint is.
+        CheckpointError: a path was given where no checkpoint is, or `auto` where others than last.pt are.
     """
     if resume == "never":
         return None
     if resume == "auto":
-        last = run_dir / "checkpoints" / "last.pt"
-        return last if last.exists() else None
+        folder = CheckpointFolder(run_dir / "checkpoints", keep=0)
+        if folder.last.exists():
+            return folder.last
+        if folder.is_empty():
+            return None
+        found = [*sorted(folder.folder.glob("*.pt")), *folder.numbered()]
+        raise CheckpointError(
+            f"resume=auto: {folder.folder} holds checkpoints but no last.pt: go on from one of them, such as "
+            f"resume={found[-1]}, or choose another hydra.run.dir"
+        )
     path = Path(resume).expanduser()
     if path.is_dir():
         path = path / "checkpoints" / "last.pt"

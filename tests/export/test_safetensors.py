@@ -54,6 +54,7 @@ def test_a_file_is_plain_tensors_and_standard_tokenizers(checkpoint, tmp_path):
     """B111: nothing in it can run; other programs read it without us."""
     output = exported(checkpoint, tmp_path / "out")
     assert {path.name for path in output.iterdir()} == {"headloom.json", "model.safetensors", "tokenizer.model"}
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1  # whoever may read one may read all
     with safetensors.safe_open(output / "model.safetensors", framework="np") as file:
         names, tied = set(file.keys()), json.loads(file.metadata()["tied"])
     weights = load_checkpoint(checkpoint)["model"]

@@ -235,7 +235,10 @@ def option_that_was_set(decoding: DecodingConfig) -> str | None:
         return f"decoding={decoding.kind.name}"
     plain = BeamConfig()
     changed = [f.name for f in fields(plain) if getattr(decoding, f.name) != getattr(plain, f.name)]
-    return f"decoding.{changed[0]}={getattr(decoding, changed[0])}" if changed else None
+    if not changed:
+        return None
+    value = getattr(decoding, changed[0])
+    return f"decoding.{changed[0]}={value.name if isinstance(value, Enum) else value}"
 
 
 def check_search(command: str, decoding: DecodingConfig) -> None:

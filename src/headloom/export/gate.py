@@ -29,7 +29,8 @@ MAX_DIFFERENCE = 1e-3
 MAX_BLEU_LOSS = 1.0
 """BLEU that rounded weights may cost against the references of a sample that has them."""
 MAX_DISAGREEMENT = 30.0
-"""BLEU that the outputs of rounded weights may be away from those of the checkpoint, taken as references."""
+"""chrF that the outputs of rounded weights may be away from those of the checkpoint, taken as references. Not BLEU,
+which is 0 where every output has fewer than four words."""
 
 
 def check(trained: Trained, runtime: Runtime, sample: Sample, *, is_exact: bool) -> None:
@@ -70,6 +71,11 @@ def _check_tokens(own: OwnTranslation | OwnContinuation, runtime: Writer, sample
                     f"({search}): {_first_difference(a, b)}"
                 )
             num_ties += 1
+        if num_compared == 0:
+            logger.warning(
+                "%s: none of the %d outputs for %s ended, so that nothing was compared", search, len(ours), sample.name
+            )
+            continue
         logger.info(
             "%s: %d of %d lines of %s have the same tokens%s%s",
             search,
@@ -116,14 +122,16 @@ def _check_scores(own: OwnTranslation | OwnContinuation, runtime: Writer, sample
         [own.tokenizer.decode(ids) for ids in one.search(sample.sources, beam_size=BEAM_SIZE, max_length=limit)]
         for one in (own, runtime)
     )
-    against = {"the checkpoint's outputs": (ours, MAX_DISAGREEMENT)}
+    against = {"the checkpoint's outputs": (ours, "chrf", MAX_DISAGREEMENT)}
     if sample.references is not None:
-        against["the references"] = (list(sample.references), MAX_BLEU_LOSS)
-    for name, (references, bound) in against.items():
+        against["the references"] = (list(sample.references), "bleu", MAX_BLEU_LOSS)
+    for name, (references, score, bound) in against.items():
         before, after = (
-            metrics.translation_scores(texts, references, ("bleu",))["bleu"].value for texts in (ours, theirs)
+            metrics.translation_scores(texts, references, (score,))[score].value for texts in (ours, theirs)
         )
-        found = f"BLEU against {name} of {len(ours)} lines of {sample.name}: {after:.2f}, the checkpoint {before:.2f}"
+        found = (
+            f"{score} against {name} of {len(ours)} lines of {sample.name}: {after:.2f}, the checkpoint {before:.2f}"
+        )
         if before - after > bound:
             raise CheckpointError(
                 f"the export is refused: {found}, and {bound} less is allowed: choose another quantization, or none"

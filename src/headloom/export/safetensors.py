@@ -37,7 +37,11 @@ class Safetensors:
 
         assert trained.model is not None
         weights, tied = untied(trained.model)
-        save_file(weights, folder / FILE, metadata={"format": "pt", "tied": json.dumps(tied)})
+        path = folder / FILE
+        path.touch()  # made by us it can be read by whom the umask lets; made by save_file, by the owner alone
+        mode = path.stat().st_mode
+        save_file(weights, path, metadata={"format": "pt", "tied": json.dumps(tied)})
+        path.chmod(mode)
 
     def opened(self, trained: Trained, folder: Path) -> Runtime:
         with NothingDrawn():
