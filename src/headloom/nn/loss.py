@@ -88,8 +88,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(dtype, torch.float32)
         N, V = target_N.numel(), weight_VD.size(0)
         chunk = max(1, (CHUNK_LOGITS if device_type == "cpu" else CHUNK_LOGITS_OF_GPU) // V)
-        if device_type == "cpu" and dtype is torch.bfloat16:  # chunks of few sizes: see linear.py
-            chunk = filled(-(-N // -(-N // chunk))) if N else chunk
+        fills = device_type == "cpu" and dtype is torch.bfloat16 and N > 0  # chunks of few sizes: see linear.py
+        if fills:
+            chunk = filled(-(-N // -(-N // chunk)))
         with torch.autocast(device_type, enabled=False):
             h_ND, w_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
             sum_D = w_VD.sum(0, dtype=wide)  # the row that smoothing pulls towards
@@ -104,7 +105,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for start in range(0, N, chunk):
                 real_CD, target_C = h_ND[start : start + chunk], target_N[start : start + chunk]
                 C = len(target_C)
-                h_CD = with_rows(real_CD, chunk, dtype) if device_type == "cpu" and dtype is torch.bfloat16 else real_CD
+                h_CD = with_rows(real_CD, chunk, dtype) if fills else real_CD
                 logits_CV = (h_CD @ w_VD.T).to(wide)
                 own_C = logits_CV[:C].gather(-1, target_C[:, None]).squeeze(-1)
                 best_C = logits_CV[:C].amax(-1)

@@ -64,9 +64,7 @@ class PreNorm(Residual):
         self.branch = branch
 
     def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        out_BTD = sublayer(to_step_precision(self.norm(x_BTD)))
-        if self.branch is not None:
-            out_BTD = self.branch(out_BTD)
+        out_BTD = _through(self.branch, sublayer(to_step_precision(self.norm(x_BTD))))
         return dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0)
 
     def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -84,9 +82,7 @@ class SandwichNorm(Residual):
         self.branch = branch
 
     def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        out_BTD = self.out_norm(sublayer(to_step_precision(self.norm(x_BTD))))
-        if self.branch is not None:
-            out_BTD = self.branch(out_BTD)
+        out_BTD = _through(self.branch, self.out_norm(sublayer(to_step_precision(self.norm(x_BTD)))))
         return dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0)
 
     def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -103,9 +99,7 @@ class PostNorm(Residual):
         self.branch = branch
 
     def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        out_BTD = sublayer(to_step_precision(x_BTD))
-        if self.branch is not None:
-            out_BTD = self.branch(out_BTD)
+        out_BTD = _through(self.branch, sublayer(to_step_precision(x_BTD)))
         return self.norm(dropout_add(x_BTD, out_BTD, self.dropout if self.training else 0.0))
 
     def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -123,9 +117,7 @@ class DeepNorm(Residual):
         self.branch = branch
 
     def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        out_BTD = sublayer(to_step_precision(x_BTD))
-        if self.branch is not None:
-            out_BTD = self.branch(out_BTD)
+        out_BTD = _through(self.branch, sublayer(to_step_precision(x_BTD)))
         return self.norm(dropout_add(self.alpha * x_BTD, out_BTD, self.dropout if self.training else 0.0))
 
     def step(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -133,4 +125,6 @@ class DeepNorm(Residual):
 
 
 def _through(branch: Branch | None, out_BTD: Tensor) -> Tensor:
-    return out_BTD if branch is None else branch.forward(out_BTD)
+    if branch is not None:
+        out_BTD = branch(out_BTD)
+    return out_BTD
