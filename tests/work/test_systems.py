@@ -17,7 +17,6 @@ from headloom.errors import ConfigError, DataError
 from headloom.work import systems, translation_scores
 from headloom.work.systems import evaluate_systems, system_names
 
-ROOT = Path(__file__).parents[2]
 OURS = ["the cat sat on", "a dog ran home", "", "birds fly", "two men walk by the long river today"]
 THEIRS = ["the cat", "a dog went home", "x", "birds fly", "men walk by a river"]
 REFERENCE = ["the cat sat on it", "a dog ran home", "", "birds fly south", "two men walk along the long river today"]
@@ -44,13 +43,9 @@ def sacrebleu(*arguments: object, seed: int = 12345) -> str:
 
 def test_files_get_the_numbers_of_the_sacrebleu_command_and_load_no_torch(texts, tmp_path):
     """B82: to the last digit that is printed, with its signatures."""
-    code = (
-        "import sys; from headloom.config import launch; import evaluate; from pathlib import Path;"
-        f"s = launch.run_once(evaluate.evaluate, name='evaluate', conf=Path({str(ROOT / 'conf')!r}));"
-        "sys.exit(s or ('torch' in sys.modules))"
-    )
+    code = "import sys; from headloom import commands; sys.exit(commands.evaluate() or ('torch' in sys.modules))"
     options = [f"{name}={texts[other]}" for name, other in [("hypothesis", "ours"), ("reference", "reference")]]
-    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
     printed = {line.split()[0]: line.split()[1:] for line in done.stdout.split("\n") if line}
     command = json.loads(sacrebleu(texts["reference"], "-i", texts["ours"]))
     for name, theirs in zip(("bleu", "chrf", "ter"), command, strict=True):

@@ -101,7 +101,8 @@ Translate, continue or label lines: python translate.py checkpoint=FILE [option=
 
 FOOTER = """\
 docs/options.md says what each option means. A value with other signs than letters, digits and ./_- is quoted
-twice, for the shell and for Hydra: 'data.path="a=b.tsv"'."""
+twice, for the shell and for Hydra: 'data.path="a=b.tsv"'. What pip installs has the commands as headloom-train,
+headloom-evaluate and headloom-translate."""
 
 
 def _groups_text(name: str, conf: Path) -> str:
