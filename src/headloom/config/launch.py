@@ -1,8 +1,6 @@
-"""How an entry point runs: its command line, its folder and log, its exit status.
+"""How an entry point runs: its command line, its folder and log, its exit status (see ending.py).
 
-Status 0: done. 1: a file, a checkpoint or the training failed. 2: an option was wrong. 130: interrupted.
-141: the reader of a pipe went away. Work arrives as a function, so that this module, which runs before torch is loaded,
-knows nothing of models.
+Work arrives as a function, so that this module, which runs before torch is loaded, knows nothing of models.
 """
 
 import argparse
@@ -30,15 +28,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from headloom.config import saved, schema, several
 from headloom.config.claim import claimed
+from headloom.config.ending import OF_THE_USER, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_OPTION, one_line, status_of
 from headloom.config.options import help_text
 from headloom.config.overrides import Checked, check
 from headloom.config.strict import check_can_be_written, check_files, refuse_used_folder, to_config
-from headloom.errors import CheckpointError, ConfigError, DataError, RankLost, TrainingDiverged
+from headloom.errors import CheckpointError, ConfigError
 
 log = logging.getLogger("headloom")
-
-OF_THE_USER = (ConfigError, DataError, CheckpointError, TrainingDiverged, RankLost)
-STATUS_OPTION, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_CLOSED_PIPE = 2, 1, 130, 141
 
 
 class JobFailed(RuntimeError):
@@ -162,14 +158,14 @@ class _Jobs:
                 with _recorded(run_dir, config, overrides):
                     outcome.metric = float(self.work(config, run_dir))
         except OF_THE_USER as error:
-            log.error("%s", _one_line(error))
-            outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
+            log.error("%s", one_line(error))
+            outcome.failure = f"{type(error).__name__}: {one_line(error)}"
             outcome.status = STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
             if isinstance(error, ConfigError | CheckpointError) and not self.is_sweep:
                 _remove_unused(run_dir)
         except Exception as error:
             log.exception("the run failed")
-            outcome.failure = f"{type(error).__name__}: {_one_line(error)}"
+            outcome.failure = f"{type(error).__name__}: {one_line(error)}"
             outcome.status = STATUS_FAILED
         except BaseException:  # Ctrl-C, or the clean end after a signal: there is no next job
             outcome.failure, outcome.status = "interrupted", STATUS_INTERRUPTED
@@ -274,27 +270,3 @@ def _check(flags: argparse.Namespace, name: str, conf: Path) -> Checked:
         presets=Path(flags.config_dir) if flags.config_dir is not None else None,
         only_show=flags.cfg is not None,
     )
-
-
-def status_of(act: Callable[[], None], command: str) -> int:
-    """Act; the exit status, with what the user did wrong as one line on stderr that begins with the command."""
-    # Read by OpenMP when torch is loaded. On its own it spins so long for the next piece of work that two threads on
-    # cores that others use too are ten times slower than one; on idle cores this costs nothing.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    try:
-        act()
-    except OF_THE_USER as error:
-        several.say_of_this_rank(command, _one_line(error))
-        return STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more at its end: let it flush into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return STATUS_CLOSED_PIPE
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{command}: interrupted\n")
-        return STATUS_INTERRUPTED
-    return 0
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

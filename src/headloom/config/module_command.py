@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from headloom.config.launch import status_of
+from headloom.config.ending import status_of
 from headloom.config.options import meaning
 from headloom.config.strict import check_files, explain, suggestion, takes, to_config
 from headloom.errors import ConfigError
