@@ -150,6 +150,24 @@ def test_a_checkpoint_is_exported_once_beside_it_and_anew_when_it_changes(checkp
     assert renewed != kept
 
 
+@pytest.mark.parametrize("damaged", ["model.bin", "config.json", "headloom.json", "shared_vocabulary.json"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_damaged_export_beside_a_checkpoint_is_made_anew(checkpoint, tmp_path, caplog, damaged, is_there):
+    mine = tmp_path / "best.pt"
+    shutil.copyfile(checkpoint, mine)
+    decoding = GreedyConfig(max_length=12, **THERE)
+    whole = translate(mine, LINES, tmp_path, decoding=decoding)
+    [kept] = tmp_path.glob("best-*.ctranslate2")
+    file = kept / damaged
+    file.unlink()
+    if is_there:
+        file.write_bytes(b"{")
+    caplog.clear()
+    assert translate(mine, LINES, tmp_path, decoding=decoding) == whole
+    assert [record.message.count("made anew") for record in caplog.records if record.levelname == "WARNING"] == [1]
+    assert file.stat().st_size > 1
+
+
 def test_evaluating_scores_what_it_writes(checkpoint, folder, tmp_path):
     """Of a checkpoint with the engine the loss is our own; an export has none."""
 

@@ -12,8 +12,8 @@ from headloom.config.rules import no_effect
 from headloom.config.schema_decoding import DecodingEngine
 from headloom.config.schema_text import TranslationConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig, check_ctranslate2
-from headloom.config.strict import EXPORT_NAME
 from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.ctranslate2_engine import CTranslate2Engine
 from headloom.errors import CheckpointError, ConfigError
 from headloom.export.command import refuse_obstacle, sha256_of, write_checked
 from headloom.export.ctranslate2 import CTranslate2, engine_of
@@ -57,7 +57,8 @@ def with_engine(trained: Trained, checkpoint: Path) -> Trained:
     done yet.
 
     The folder's name has the hash of the file, so that a checkpoint that was
-    trained further is exported anew; older exports of it are removed.
+    trained further is exported anew; older exports of it are removed. So is one
+    that CTranslate2 cannot read, and it is made anew.
 
     Raises:
         ConfigError: CTranslate2 is not installed, or cannot express the model.
@@ -69,9 +70,12 @@ def with_engine(trained: Trained, checkpoint: Path) -> Trained:
     format = CTranslate2()
     refuse_obstacle(format, trained, checkpoint)
     folder = checkpoint.with_name(f"{checkpoint.stem}-{sha256_of(checkpoint)[:16]}{SUFFIX}")
-    if not (folder / EXPORT_NAME).is_file():
+    engine = _kept_engine(trained, folder)
+    if engine is None:
         logger.info("exporting %s for CTranslate2, once", checkpoint)
         try:
+            if folder.exists():
+                shutil.rmtree(folder)
             write_checked(format, replace(trained, dtype=None), _random_sample(trained), checkpoint, folder)
         except OSError as error:
             raise CheckpointError(
@@ -81,7 +85,20 @@ def with_engine(trained: Trained, checkpoint: Path) -> Trained:
         for older in folder.parent.glob(f"{checkpoint.stem}-{'?' * 16}{SUFFIX}"):
             if older != folder:
                 shutil.rmtree(older, ignore_errors=True)
-    return replace(trained, engine=engine_of(trained.config, folder, device=trained.device.type))
+        engine = engine_of(trained.config, folder, device=trained.device.type)
+    return replace(trained, engine=engine)
+
+
+def _kept_engine(trained: Trained, folder: Path) -> CTranslate2Engine | None:
+    """Of an earlier export; None where there is none, or a damaged one."""
+    if not folder.exists():
+        return None
+    try:
+        read_description(folder)
+        return engine_of(trained.config, folder, device=trained.device.type)
+    except CheckpointError as error:
+        logger.warning("%s is damaged and made anew: %s", folder, error)
+        return None
 
 
 def _random_sample(trained: Trained) -> Sample:
