@@ -200,6 +200,8 @@ def test_what_is_missing_is_named_before_anything_is_loaded(line: str, message: 
         ("norm.epsilon=1", "what it sets comes from the checkpoint"),
         ("attention.width=1", "what it sets comes from the checkpoint"),
         ("decoding.beam=3", "'decoding.beam' is not an option. Did you mean 'decoding.beam_size'?"),
+        ("decoding=greedy decoding.required=[a]", "'decoding.required' is not an option here, only with decoding=beam"),
+        ("decoding.seed=2", "only with decoding=sample or decoding=mbr: choose that, or remove it"),
     ],
 )
 def test_the_other_entry_points_refuse_as_early(name: str, line: str, message: str) -> None:

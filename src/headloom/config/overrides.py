@@ -222,11 +222,11 @@ class _Checker:
     def _not_an_option(self, name: str, known: list[str]) -> str:
         group, _, option = name.partition(".")
         owners = [c for c, schema in CHOICES.get(group, {}).items() if option in {f.name for f in fields(schema)}]
-        if (group not in known and group in GROUPS["train"]) or (owners and self.name != "train"):
-            return f"'{name}' is not an option of {self.name}.py: what it sets comes from the checkpoint"
-        if group in known and owners and self.name == "train":
+        if owners and group in GROUPS[self.name]:
             choose = " or ".join(f"{group}={owner}" for owner in owners)
             return f"'{name}' is not an option here, only with {choose}: choose that, or remove it"
+        if owners or (group not in known and group in GROUPS["train"]):
+            return f"'{name}' is not an option of {self.name}.py: what it sets comes from the checkpoint"
         near = suggestion(name, [*known, *GROUPS[self.name]]) or ": docs/options.md lists them all"
         return f"'{name}' is not an option{near}"
 
