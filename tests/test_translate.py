@@ -128,6 +128,44 @@ def test_a_line_brings_its_own_wishes(checkpoints, tmp_path):
         replies(checkpoints[0], requests[1:2], tmp_path, decoding=GreedyConfig())
 
 
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"required": ["a", "d €"]}, "has 'd €' in field 'required', of which the vocabulary cannot spell '€'"),
+        ({"prefix": "c€ d"}, "has 'c€ d' in field 'prefix', of which the vocabulary cannot spell '€'"),
+        ({"required": [""]}, "has '' in field 'required', which is blank"),
+        ({"forbidden": ["a", " "]}, "has ' ' in field 'forbidden', which is blank"),
+    ],
+)
+def test_a_wish_that_no_output_can_hold_makes_a_bad_line(checkpoints, tmp_path, wish, words):
+    requests = [{"source": "a b c"}, {"source": "a b c", **wish}]
+    options = {"decoding": BeamConfig(**SHORT, beam_size=3)}
+    with pytest.raises(DataError, match=f"line 2 {words}"):
+        replies(checkpoints[0], requests, tmp_path, **options)
+    plain, bad = replies(checkpoints[0], requests, tmp_path, **options, on_bad_line=OnBadLine.skip)
+    assert plain["translation"]
+    assert bad["error"].endswith(words)
+
+
+def test_a_phrase_that_cannot_be_spelled_may_be_forbidden(checkpoints, tmp_path):
+    requests = [{"source": "a b c", "forbidden": ["€"]}, {"source": "a b c"}]
+    forbidden, plain = replies(checkpoints[0], requests, tmp_path, decoding=GreedyConfig(**SHORT))
+    assert forbidden["translation"] == plain["translation"]
+
+
+@pytest.mark.parametrize(
+    ("option", "phrase", "words"),
+    [
+        ("required", "d €", r"decoding\.required holds 'd €', of which the vocabulary cannot spell '€': remove it"),
+        ("required", " ", r"decoding\.required holds ' ', which is blank: remove it"),
+        ("forbidden", " ", r"decoding\.forbidden holds ' ', which is blank: remove it"),
+    ],
+)
+def test_an_option_that_no_output_can_meet_is_refused(checkpoints, tmp_path, option, phrase, words):
+    with pytest.raises(ConfigError, match=words):
+        translate(checkpoints[0], b"a\n", tmp_path, decoding=BeamConfig(**{option: ["a", phrase]}))
+
+
 def test_an_empty_source_keeps_its_prefix(checkpoints, tmp_path):
     requests = [{"source": " ", "prefix": "c d"}, {"source": ""}]
     prefixed, blank = replies(checkpoints[0], requests, tmp_path, decoding=GreedyConfig())

@@ -160,6 +160,8 @@ def config(**parts: Any) -> TrainConfig:
         (TrainerConfig, {"spike_deviations": 0.0}, "trainer.spike_deviations=0.0"),
         (BeamConfig, {"beam_size": 0}, "decoding.beam_size=0"),
         (BeamConfig, {"length_penalty": math.nan}, "decoding.length_penalty=nan"),
+        (BeamConfig, {"required": ["a", ""]}, "decoding.required holds an empty phrase: remove it"),
+        (BeamConfig, {"forbidden": [""]}, "decoding.forbidden holds an empty phrase: remove it"),
     ],
 )
 def test_a_value_out_of_its_range_is_refused_by_name(schema: Any, values: dict[str, Any], option: str) -> None:

@@ -123,6 +123,13 @@ def test_an_unknown_character_reads_the_same_on_every_round_trip():
     assert tokenizer.decode(tokenizer.encode([once])[0]) == once
 
 
+def test_what_a_vocabulary_cannot_spell_is_named(tokenizer):
+    text = "the 日 cat日sat"
+    assert trained(byte_fallback=False, vocab_size=60).unknown(text) == ["日", "日"]
+    assert trained(byte_fallback=False, vocab_size=60).unknown("the cat") == []
+    assert tokenizer.unknown(text) == ByteTokenizer().unknown(text) == []
+
+
 def test_specials_and_values_that_are_no_id_are_never_printed(tokenizer):
     ids = tokenizer.encode(["the cat"])[0]
     noise = [tokenizer.bos_id, *ids, tokenizer.eos_id, tokenizer.pad_id, -100, -1, tokenizer.vocab_size, 10**9]

@@ -82,6 +82,9 @@ class SearchConfig(DecodingConfig):
         rules.at_least("decoding.min_length", self.min_length, 0)
         rules.at_least("decoding.min_ratio", self.min_ratio, 0)
         rules.at_least("decoding.no_repeat_ngram", self.no_repeat_ngram, 1)
+        for option in ("forbidden", "required"):
+            if "" in getattr(self, option, []):
+                raise ConfigError(f"decoding.{option} holds an empty phrase: remove it")
         if self.min_length > self.max_length:
             raise ConfigError(
                 f"decoding.min_length={self.min_length} passes decoding.max_length={self.max_length}: lower it"

@@ -87,6 +87,10 @@ class SentencePieceTokenizer(Tokenizer):
             begun = longer
         return found if own[0] in found else own + found
 
+    def unknown(self, text: str) -> list[str]:
+        [ids], pieces = self.encode([text]), self._processor.encode(text, out_type=str)
+        return [piece for i, piece in zip(ids, pieces, strict=True) if i == self.unk_id]
+
     def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
         if not self.sampling:
             raise ConfigError("the tokenizer's sampling strength is 0: it has one segmentation only")

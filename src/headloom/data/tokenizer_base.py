@@ -39,6 +39,10 @@ class Tokenizer(ABC):
         """
         return [ids for ids in self.encode([text]) if ids]
 
+    def unknown(self, text: str) -> list[str]:
+        """The parts of `text` for which there are no ids but unk, as far as they stand in a row."""
+        return []
+
     @abstractmethod
     def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
         """One random segmentation of each text; the same seed gives the same ids in any process.

@@ -15,6 +15,7 @@ from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.beam import beam_search
 from headloom.decoding.constraints import Constraints
 from headloom.decoding.memory import in_halves
+from headloom.decoding.phrases import check_phrases
 from headloom.decoding.requests import Beam, Greedy, Sample
 from headloom.decoding.sampling import sample_search
 from headloom.decoding.search import Hypothesis, greedy_search
@@ -43,6 +44,9 @@ class Continuer:
     rounding of the model's arithmetic, on no batch.
 
     The model is on `device`, and stays in the mode it is in.
+
+    Raises:
+        ConfigError: one of the phrases `required` or `forbidden` cannot be asked of an output.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Continuer:
         self.autocast_dtype = autocast_dtype
         self.min_length = min(min_length, max_length)
         self.no_repeat_ngram = no_repeat_ngram
+        check_phrases(tokenizer, required=required, forbidden=forbidden)
         self.forbidden = [ids for text in forbidden for ids in tokenizer.spellings(text)]
         self.required = [ids for ids in tokenizer.encode(list(required)) if ids]
 

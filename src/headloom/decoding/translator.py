@@ -19,6 +19,7 @@ from headloom.decoding.alignment import Alignment, word_alignment, words_of
 from headloom.decoding.counts import Counts
 from headloom.decoding.engine import BatchSearch, Engine
 from headloom.decoding.memory import in_halves
+from headloom.decoding.phrases import check_phrases
 from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request, Sample, Search
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Searcher, Sentence
@@ -61,11 +62,15 @@ class Translator:
     than the memory holds, it is split. The result of a line depends on nothing
     but the line and, within the rounding of the model's arithmetic, on no batch.
 
-    `forbidden` phrases and `required` ones are those of every line. Word
+    `forbidden` phrases and `required` ones are those of every line; those of a
+    request are to be such that `phrases` has nothing against them. Word
     alignments cost a second pass over each output (`with_alignments`). An
     `engine` searches in place of the models, of which there are none then.
 
     The models are on `device`, and stay in the mode they are in.
+
+    Raises:
+        ConfigError: a phrase of every line cannot be asked of an output.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class Translator:
                 source_tokenizer, target_tokenizer, search=search, no_repeat_ngram=no_repeat_ngram
             )
         self.engine = engine
+        check_phrases(target_tokenizer, required=required, forbidden=forbidden)
         self.forbidden = self._spellings(forbidden)
         self.required = self._phrases(required)
         holders = self.searcher.models if engine is None else [engine]

@@ -6,6 +6,7 @@ from typing import Any
 
 from headloom.decoding.counts import Counts
 from headloom.decoding.lines import Reply, text_of, texts_of, whole_number_of
+from headloom.decoding.phrases import blank, unwritable
 from headloom.decoding.requests import Beam, MinimumBayesRisk, Output, Request, Sample
 from headloom.decoding.translator import Translator
 from headloom.errors import DataError
@@ -38,6 +39,7 @@ class TranslationPredictor:
             forbidden=texts_of(line, "forbidden"),
             seed=whole_number_of(line, "seed"),
         )
+        self._check_phrases(request)
         method = self.translator.method
         if self.translator.engine is not None and (request.prefix or request.required):
             name = "prefix" if request.prefix else "required"
@@ -50,6 +52,16 @@ class TranslationPredictor:
         if request.seed is not None and not draws:
             raise DataError("has a field 'seed', which needs decoding=sample or mbr")
         return request
+
+    def _check_phrases(self, request: Request) -> None:
+        asked = [
+            *(("required", phrase, unwritable) for phrase in request.required),
+            *(("forbidden", phrase, blank) for phrase in request.forbidden),
+            *([("prefix", request.prefix, unwritable)] if request.prefix.strip() else []),
+        ]
+        for name, phrase, obstacle in asked:
+            if reason := obstacle(self.translator.target_tokenizer, phrase):
+                raise DataError(f"has {phrase!r} in field {name!r}, {reason}")
 
     def answer(self, items: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
         with self.translator.computing():  # around all batches: at its end converted weights are dropped

@@ -1,0 +1,28 @@
+"""Which phrases can be asked of an output."""
+
+from collections.abc import Sequence
+
+from headloom.data.tokenizer_base import Tokenizer
+from headloom.errors import ConfigError
+
+
+def unwritable(tokenizer: Tokenizer, phrase: str) -> str | None:
+    """Why no output can be made to hold `phrase`, to be said behind it; None: it can."""
+    if parts := tokenizer.unknown(phrase):
+        return f"of which the vocabulary cannot spell {', '.join(map(repr, parts))}"
+    return blank(tokenizer, phrase)
+
+
+def blank(tokenizer: Tokenizer, phrase: str) -> str | None:
+    """As `unwritable`, of a phrase that no output is to hold: what cannot be spelled is never there."""
+    return None if any(tokenizer.encode([phrase])) else "which is blank"
+
+
+def check_phrases(tokenizer: Tokenizer, *, required: Sequence[str], forbidden: Sequence[str]) -> None:
+    """Raises:
+    ConfigError: one of them cannot be asked of an output.
+    """
+    for option, phrases, obstacle in (("required", required, unwritable), ("forbidden", forbidden, blank)):
+        for phrase in phrases:
+            if reason := obstacle(tokenizer, phrase):
+                raise ConfigError(f"decoding.{option} holds {phrase!r}, {reason}: remove it, or write it otherwise")
