@@ -147,7 +147,18 @@ def test_a_line_that_is_no_request_is_named(tmp_path, line, words):
         answered(tmp_path, content, line_format=Format.jsonl)
     out = answered(tmp_path, content, line_format=Format.jsonl, on_bad_line=OnBadLine.skip)
     first, second, third = (json.loads(reply) for reply in out.decode().split("\n")[:-1])
-    assert (first["capitals"], list(second), third["capitals"]) == ("A", ["error"], "B")
+    assert (first["capitals"], list(second)[-1], third["capitals"]) == ("A", "error", "B")
+
+
+def test_a_bad_line_keeps_its_fields(tmp_path):
+    """So that what is known by an id still is, and the source can be asked for again."""
+    content = b'{"id": 7, "source": "unusable", "error": null}\n{"id": 8}\n[9]\n'
+    out = answered(tmp_path, content, line_format=Format.jsonl, on_bad_line=OnBadLine.skip)
+    unusable, without_source, no_object = (json.loads(reply) for reply in out.decode().split("\n")[:-1])
+    name = tmp_path / "in.txt"
+    assert unusable == {"id": 7, "source": "unusable", "error": f"{name}: line 1 is unusable"}
+    assert without_source == {"id": 8, "error": f"{name}: line 2 has no field 'source'"}
+    assert no_object == {"error": f"{name}: line 3 is not a JSON object"}
 
 
 def test_half_of_a_surrogate_pair_is_no_accident(tmp_path):

@@ -43,9 +43,9 @@ def filter_lines(
 
     A line that is not UTF-8, or is not what the format or the predictor needs,
     ends the work with an error that names it, once the lines before it are
-    answered (`fail`); or gets an empty line, in JSON Lines {"error": ...}
-    (`skip`). With `replace` bytes that are not UTF-8 are read as U+FFFD, and
-    other bad lines fail.
+    answered (`fail`); or gets an empty line, in JSON Lines its own fields and
+    `error` (`skip`). With `replace` bytes that are not UTF-8 are read as
+    U+FFFD, and other bad lines fail.
 
     Raises:
         DataError: a line cannot be used, or the file cannot be read.
@@ -142,8 +142,7 @@ class _Writer(Generic[Item]):
     def _line(self, line: "Read[Item] | Bad", reply: Reply) -> str:
         if self.line_format is Format.text:
             return reply.text
-        fields = {} if isinstance(line, Bad) else line.fields
-        return json.dumps({**fields, **reply.fields}, ensure_ascii=False, allow_nan=False)
+        return json.dumps({**line.fields, **reply.fields}, ensure_ascii=False, allow_nan=False)
 
     def report(self) -> None:
         if self.bad:

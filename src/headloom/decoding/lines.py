@@ -57,9 +57,10 @@ class Predictor(Protocol[Item]):
 
 @dataclass(frozen=True)
 class Bad:
-    """A line that cannot be used, and why."""
+    """A line that cannot be used, why, and its fields where it is a JSON object."""
 
     reason: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,17 @@ def read_items(
         raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         if raw.endswith(b"\n"):
             raw = raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+        fields: Mapping[str, Any] = {}
         try:
             text = _decoded(raw, on_bad_line)
-            fields = _fields(text) if line_format is Format.jsonl else {}
+            if line_format is Format.jsonl:
+                fields = _fields(text)
             yield Read(predictor.read(fields if line_format is Format.jsonl else text), fields)
         except DataError as error:
             reason = f"{name}: line {number} {error}"
             if on_bad_line is not OnBadLine.skip:
                 raise DataError(reason) from None
-            yield Bad(reason)
+            yield Bad(reason, fields)
 
 
 def _decoded(raw: bytes, on_bad_line: OnBadLine) -> str:
