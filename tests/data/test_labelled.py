@@ -143,7 +143,7 @@ def test_a_tokenizer_sees_texts_only(opened):
 @pytest.mark.parametrize("order", [1, -1])
 def test_labels_have_one_order_whatever_the_order_of_the_rows(tmp_path, order):
     """B21."""
-    pairs = PairList([("t", label) for label in ["no", "1", "01", "None", "no"]][::order])
+    pairs = PairList([(f"t{i}", label) for i, label in enumerate(["no", "1", "01", "None", "no"])][::order])
     labels = find_labels(pairs, per_word=False, cache=tmp_path)
     assert (labels.names, labels.counts) == (["01", "1", "None", "no"], [1, 1, 1, 2])
     assert find_labels(pairs, per_word=False, cache=tmp_path) == labels
@@ -154,6 +154,16 @@ def test_labels_that_cannot_be_learned_are_refused(tmp_path):
         find_labels(PairList([("t", "a")] * 3), per_word=False, cache=tmp_path)
     with pytest.raises(DataError, match=r"more than 10,000 different labels.*data\.label"):
         find_labels(PairList([("t", str(i)) for i in range(10_001)]), per_word=False, cache=tmp_path)
+
+
+def test_texts_in_the_place_of_labels_are_refused_with_the_options_to_set(tmp_path):
+    swapped = PairList([(label, f"text {i}") for i, label in enumerate(["pos", "neg"] * 3)], name="s.tsv")
+    words = r"s\.tsv has 6 different labels, such as 'text 0', but 2 different texts, such as 'neg': .*data\.text and"
+    with pytest.raises(DataError, match=words):
+        find_labels(swapped, per_word=False, cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    tags = PairList([("a", "X"), ("a", "Y")])  # a word may have several tags
+    assert len(find_labels(tags, per_word=True, cache=tmp_path)) == 2
 
 
 def test_the_spread_of_values_is_that_of_all_of_them():

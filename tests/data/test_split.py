@@ -102,3 +102,11 @@ def test_an_empty_part_is_refused_with_the_remedy(tmp_path):
         split_off(PairList(numbered(5), name="few"), 1e-6, cache=tmp_path)
     with pytest.raises(DataError, match=r"leaves no training pair: lower it"):
         split_off(PairList(numbered(5)), 1 - 1e-12, cache=tmp_path)
+
+
+def test_a_few_texts_over_and_over_are_told_from_a_share_too_small(tmp_path):
+    """Labels in the place of texts: no share would help."""
+    swapped = PairList([("neg", f"text {i}") for i in range(50)] + [("pos", "text")] * 50, name="s.tsv")
+    words = r"of the 100 pairs of s\.tsv leaves no validation pair: they have 2 different texts, .*'neg'.*data\.text"
+    with pytest.raises(DataError, match=words):
+        split_off(swapped, 0.01, cache=tmp_path)

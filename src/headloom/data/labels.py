@@ -54,12 +54,14 @@ def find_labels(pairs: TextPairs, *, per_word: bool, cache: Path) -> Labels:
     """The labels of `pairs`, or with `per_word` the tags of their words. One pass, whose result is kept in `cache`.
 
     Raises:
-        DataError: there is one label only, or more than MAX_LABELS.
+        DataError: there is one label only, or more than MAX_LABELS, or more labels than texts.
     """
     key = content_hash(["labels", _FORMAT, pairs.fingerprint, str(per_word)])
     path = cache / f"{key[:40]}.labels"
     if not path.exists():
         counts = Counter(_labels(pairs, per_word=per_word))
+        if not per_word:
+            _refuse_labels_for_texts(pairs, counts)
         cache.mkdir(parents=True, exist_ok=True)
         with written_beside(path) as partial:
             partial.write_text(json.dumps(sorted(counts.items())), encoding="utf-8", newline="\n")
@@ -82,6 +84,20 @@ def _labels(pairs: TextPairs, *, per_word: bool) -> Iterator[str]:
                     "name the right column with data.label, or predict numbers with task=regression"
                 )
             yield name
+
+
+def _refuse_labels_for_texts(pairs: TextPairs, counts: Counter[str]) -> None:
+    """Of few different texts, with more different labels, the texts are the labels."""
+    texts: set[str] = set()
+    for text, _ in pairs:
+        texts.add(text)
+        if len(texts) >= len(counts):
+            return
+    raise DataError(
+        f"{pairs.name} has {len(counts):,} different labels, such as {shortened(min(counts))!r}, but {len(texts):,} "
+        f"different texts, such as {shortened(min(texts))!r}: name the columns of text and label with data.text and "
+        "data.label"
+    )
 
 
 def find_spread(pairs: TextPairs) -> tuple[float, float]:

@@ -87,10 +87,17 @@ def split_off(pairs: TextPairs, share: float, *, cache: Path) -> tuple[TextPairs
             _valid_rows(pairs, share).tofile(partial)
     rows = np.fromfile(path, dtype="<i8")
     if not 0 < len(rows) < len(pairs):
-        which = "validation" if len(rows) == 0 else "training"
+        which, remedy = ("validation", "raise it") if len(rows) == 0 else ("training", "lower it")
+        different = {normalised(source): source for source, _ in pairs}
+        if 2 * len(different) < len(pairs):
+            remedy = (
+                f"they have {len(different)} different texts, such as {next(iter(different.values()))!r}, and equal "
+                "ones stay together; choose the column of the text (data.text, data.source_column or "
+                "data.source_field)"
+            )
         raise DataError(
             f"data.valid_share={share:g} of the {len(pairs):,} pairs of {pairs.name} leaves no {which} pair: "
-            f"{'raise' if len(rows) == 0 else 'lower'} it, or give validation files"
+            f"{remedy}, or give validation files"
         )
     valid = Subset(pairs, rows, name=f"{pairs.name}, {share:g} split off for validation")
     return _Rest(pairs, rows), valid
