@@ -1,6 +1,6 @@
 """docs/combinations.md: which parts go together, which are refused and with which words, and which kernel serves them.
 
-`python -m headloom.combinations` writes it; `--check` only compares, and ends with status 1 when it is stale.
+`python -m headloom.combinations` writes it; see config/generated.py.
 """
 
 import itertools
@@ -16,6 +16,7 @@ from torch import nn
 
 from headloom.build_parts import Parts
 from headloom.config import schema_parts, schema_position
+from headloom.config.generated import renew
 from headloom.config.schema import CHOICES, TrainConfig
 from headloom.config.schema_model import Initialization
 from headloom.errors import ConfigError
@@ -306,14 +307,8 @@ is faster there. "long" is 2,048 tokens. A run logs its own choices with their r
 
 def main(arguments: list[str]) -> int:
     """Write docs/combinations.md, or with --check say whether it is up to date."""
-    path, text = Path(__file__).resolve().parents[2] / "docs" / "combinations.md", markdown()
-    if arguments == ["--check"]:
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            return 0
-        sys.stderr.write("docs/combinations.md is not what the parts say: run python -m headloom.combinations\n")
-        return 1
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return 0
+    document = Path(__file__).resolve().parents[2] / "docs" / "combinations.md"
+    return renew(arguments, module="headloom.combinations", document=document, render=lambda _: markdown())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The manual, generated from the schema: docs/options.md and the text of --help.
 
-`python -m headloom.config.options` writes docs/options.md; `--check` only compares, and ends with status 1 when the
-file is stale.
+`python -m headloom.config.options` writes docs/options.md; see generated.py.
 """
 
 import ast
@@ -19,6 +18,7 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from omegaconf import MISSING
 
+from headloom.config.generated import renew
 from headloom.config.schema import CHOICES, DISCRIMINATORS, MODULES, ROOTS, TrainConfig
 from headloom.config.schema_training import TrainerConfig
 
@@ -241,15 +241,10 @@ def _summary(schema: Any) -> str:
 def main(arguments: list[str]) -> int:
     """Write docs/options.md, or with --check say whether it is up to date."""
     root = Path(__file__).resolve().parents[3]
-    path, text = root / "docs" / "options.md", markdown(root / "conf")
-    if arguments == ["--check"]:
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            return 0
-        sys.stderr.write("docs/options.md is not what the schema says: run python -m headloom.config.options\n")
-        return 1
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return 0
+    document = root / "docs" / "options.md"
+    return renew(
+        arguments, module="headloom.config.options", document=document, render=lambda _: markdown(root / "conf")
+    )
 
 
 if __name__ == "__main__":

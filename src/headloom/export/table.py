@@ -1,7 +1,6 @@
 """The table of docs/export.md: which choices of every group each format holds.
 
-`python -m headloom.export.table` writes it into the file; `--check` only compares, and ends with status 1 when it is
-stale.
+`python -m headloom.export.table` writes it into the file; see config/generated.py.
 """
 
 import sys
@@ -9,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headloom.combinations import GROUPS, families
+from headloom.config.generated import renew
 from headloom.export.base import Format
 from headloom.export.ctranslate2 import CTranslate2
 from headloom.export.safetensors import Safetensors
@@ -44,15 +44,9 @@ def with_table(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    path = Path(__file__).resolve().parents[3] / "docs" / "export.md"
-    text = path.read_text(encoding="utf-8")
-    if arguments == ["--check"]:
-        if text == with_table(text):
-            return 0
-        sys.stderr.write("docs/export.md is not what the formats hold: run python -m headloom.export.table\n")
-        return 1
-    path.write_text(with_table(text), encoding="utf-8", newline="\n")
-    return 0
+    """Write the table into docs/export.md, or with --check say whether it is up to date."""
+    document = Path(__file__).resolve().parents[3] / "docs" / "export.md"
+    return renew(arguments, module="headloom.export.table", document=document, render=with_table)
 
 
 if __name__ == "__main__":
