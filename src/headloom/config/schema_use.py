@@ -60,8 +60,8 @@ class EvaluateConfig:
     that are there already (hypothesis, reference) need none."""
 
     checkpoint: Path | None = None
-    """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or a folder that python -m headloom.export
-    format=ctranslate2 wrote, which has no loss."""
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or the folder of a translation model that python -m
+    headloom.export format=ctranslate2 wrote, which has no loss."""
     hypothesis: Path | None = None
     """Translations to score in place of a checkpoint, one a line; no model is loaded."""
     reference: Path | None = None
@@ -166,8 +166,8 @@ class TranslateConfig:
     one line of output, in order."""
 
     checkpoint: Path = MISSING
-    """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or a folder that python -m headloom.export
-    format=ctranslate2 wrote."""
+    """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or the folder of a translation model that python -m
+    headloom.export format=ctranslate2 wrote."""
     input: Path = Path("-")
     """Text to translate, one sentence a line. -: stdin."""
     output: Path = Path("-")
