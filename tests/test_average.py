@@ -157,6 +157,8 @@ def test_the_command_averages_the_files_that_are_named(trained, tmp_path):
         (["checkpoints=[a.pt]", "output=b.pt", "last=2"], "last=2 has no effect with checkpoints=[...]: remove it"),
         (["run=RUN", "last=2", "output=RUN/checkpoints/last.pt"], "is one of the checkpoints to average"),
         (["checkpoints=[RUN/checkpoints/step_2.pt]", "output=RUN/checkpoints/last.pt"], "is a checkpoint of a run"),
+        (["run=RUN", "last=2"], "average.pt is there already and is not this average: remove it, or name another file"),
+        (["run=RUN", "last=2", "output=RUN/metrics.jsonl"], "metrics.jsonl is there already and is not this average"),
         (["lsat=2"], "'lsat' is not an option. Did you mean 'last'?"),
         (["zzz=2"], "'zzz' is not an option; there are run, last, best, checkpoints and output"),
         (["RUN"], "is not an option: write option=value"),
@@ -171,6 +173,15 @@ def test_what_is_wrong_is_said_in_one_line(trained, tmp_path, monkeypatch, argum
         average(parse(AverageConfig, given, base=tmp_path))
     assert message in str(error.value)
     assert {path: path.stat().st_mtime_ns for path in folder(trained).iterdir()} == before
+
+
+def test_the_average_that_is_there_already_may_be_made_again(trained, tmp_path):
+    """The run ended with the average of its last three."""
+    output = average(parse(AverageConfig, [f"run={trained}", "last=3"], base=tmp_path))
+    assert output == folder(trained) / "average.pt"
+    other = [f"run={trained}", "last=3", f"output={tmp_path / 'a.pt'}"]
+    first = average(parse(AverageConfig, other, base=tmp_path)).read_bytes()
+    assert average(parse(AverageConfig, other, base=tmp_path)).read_bytes() == first
 
 
 def test_a_folder_without_checkpoints_and_files_that_are_none_are_refused(tmp_path):

@@ -3,8 +3,9 @@
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headloom.config.module_command import run_module
 from headloom.config.schema_average import AverageConfig
@@ -31,7 +32,7 @@ def average(config: AverageConfig) -> Path:
     """Write the mean of the checkpoints that `config` names; the file written.
 
     Raises:
-        ConfigError: the run has not as many, or the result would replace one of them or another one that a run made.
+        ConfigError: the run has not as many, or the result would replace a file that is anything but this result.
         CheckpointError: a checkpoint cannot be read, they are not of one model, or the result cannot be written.
     """
     from headloom.training.checkpoint import save_checkpoint  # loads torch: only now
@@ -50,11 +51,28 @@ def average(config: AverageConfig) -> Path:
     if output.exists() and NAMES_OF_A_RUN.fullmatch(output.name):
         raise ConfigError(f"output={output} is a checkpoint of a run, which goes on from it: name another file")
     contents = average_checkpoints(paths)
+    if output.exists() and not _holds(output, contents):
+        raise ConfigError(f"output={output} is there already and is not this average: remove it, or name another file")
     save_checkpoint(output, contents)
     logger.info("%s: the mean of %d checkpoints", output, len(paths))
     for path in paths:
         logger.info("  %s", path)
     return output
+
+
+def _holds(path: Path, contents: Mapping[str, Any]) -> bool:
+    """Whether a file is a checkpoint of the same steps and weights."""
+    import torch
+
+    from headloom.training.checkpoint import load_checkpoint
+
+    try:
+        found = load_checkpoint(path)
+    except CheckpointError:
+        return False
+    model, other = contents["model"], found["model"]
+    is_average = found.get("averaged_steps") == contents["averaged_steps"] and model.keys() == other.keys()
+    return is_average and all(torch.equal(value, other[name]) for name, value in model.items())
 
 
 def _of_run(folder: "CheckpointFolder", config: AverageConfig) -> list[Path]:
