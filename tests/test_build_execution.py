@@ -8,7 +8,6 @@ import torch
 from headloom import run
 from headloom.build_execution import prepare_execution
 from headloom.config.schema_training import ActivationCheckpointing, TrainerConfig
-from headloom.training import compilation
 from headloom.training.checkpoint import load_checkpoint
 
 CPU = torch.device("cpu")
@@ -23,9 +22,17 @@ def test_without_a_compiler_there_is_one_warning_and_nothing_is_compiled(make_mo
     assert caplog.messages == ["trainer.compile: nothing can be compiled here (no compiler): going on without"]
 
 
-def test_auto_compiles_nothing_on_a_cpu(make_model, monkeypatch):
-    monkeypatch.setattr(compilation, "compile_blocks", None)
-    prepare_execution(make_model(17), TrainerConfig(), device=CPU, dtype=None)
+@pytest.mark.parametrize(("compiles", "num_attempts"), [("auto", 0), (False, 0), (True, 1)])
+def test_auto_compiles_nothing_on_a_cpu(make_model, monkeypatch, compiles, num_attempts):
+    attempts = []
+
+    def no_compiler(*arguments, **options):
+        attempts.append(arguments)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    prepare_execution(make_model(17), TrainerConfig(compile=compiles), device=CPU, dtype=None)
+    assert len(attempts) == num_attempts
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Rules between options, and ranges (B85)."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,11 +173,18 @@ def test_a_value_out_of_its_range_is_refused_by_name(schema: Any, values: dict[s
     assert ": " in str(error.value)  # and what to do
 
 
-def test_the_widest_values_of_a_range_are_taken() -> None:
-    Seq2SeqConfig(dropout=0.0, num_kv_heads=1, num_encoder_layers=1)
-    CosineConfig(final_share=1.0, warmup_steps=0)
-    TrainerConfig(max_steps=1, patience=1, max_grad_norm=None)
-    BpeConfig(character_coverage=1.0)
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        (Seq2SeqConfig, {"dropout": 0.0, "num_kv_heads": 1, "num_encoder_layers": 1}),
+        (CosineConfig, {"final_share": 1.0, "warmup_steps": 0}),
+        (TrainerConfig, {"max_steps": 1, "patience": 1, "max_grad_norm": None}),
+        (BpeConfig, {"character_coverage": 1.0}),
+    ],
+)
+def test_the_widest_values_of_a_range_are_kept_as_they_are(schema: Any, values: dict[str, Any]) -> None:
+    taken = schema(**values)
+    assert {name: getattr(taken, name) for name in values} == values
 
 
 @pytest.mark.parametrize(
@@ -241,10 +249,19 @@ def test_options_that_contradict_each_other_are_refused(parts: dict[str, Any], m
     assert message in str(error.value)
 
 
-def test_options_that_agree_are_taken() -> None:
-    config(tokenizer=BpeConfig(joint=False), model=Seq2SeqConfig(tying=Tying.decoder))
-    config(schedule=NoamConfig())
-    config(position=RopeConfig())
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"tokenizer": BpeConfig(joint=False), "model": Seq2SeqConfig(tying=Tying.decoder)},
+        {"schedule": NoamConfig()},
+        {"position": RopeConfig()},
+    ],
+)
+def test_options_that_agree_are_kept_as_they_are(parts: dict[str, Any]) -> None:
+    """Each has a neighbour above that contradicts it."""
+    given = deepcopy(parts)
+    taken = config(**parts)
+    assert {group: getattr(taken, group) for group in given} == given
 
 
 def test_the_option_that_records_a_choice_follows_its_group() -> None:
