@@ -1,6 +1,7 @@
 """Ids of running text on disk: one stream, documents from bos to eos, made anew when anything changes."""
 
 import logging
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,24 @@ def test_a_damaged_store_is_refused(tmp_path):
     (folder / "ids").write_bytes(b"\0" * 3)
     with pytest.raises(DataError, match=r"tokens-\w+ is damaged \(.*\); delete the folder"):
         store(tmp_path, "ab\n")
+
+
+def test_a_document_costs_its_ids_on_disk_and_nothing_in_memory(tmp_path):
+    """B105: two bytes an id, eos counted, and where each document ends; reading holds what is read."""
+    peaks = {}
+    for num_documents in (2_000, 12_000):
+        folder = tmp_path / str(num_documents)
+        folder.mkdir()
+        tracemalloc.start()
+        tokens = store(folder, "".join(f"{number:06d} abc\n" for number in range(num_documents)))
+        tracemalloc.reset_peak()  # what encoding held meanwhile
+        num_ids = 0
+        for start in range(0, len(tokens), 500):
+            length = min(500, len(tokens) - start)
+            num_ids += len(tokens.load(np.array([start]), np.array([length])).flat) - 1
+        peaks[num_documents] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        (files,) = (folder / "prepared").glob("tokens-*")
+        num_bytes = sum(file.stat().st_size for file in files.iterdir())
+        assert 0 <= num_bytes - 2 * num_ids - 8 * num_documents < 1_000
+    assert peaks[12_000] - peaks[2_000] < 10_000  # not a byte a document

@@ -1,6 +1,7 @@
 """Ids on disk: what is kept, what is cut, and when they are made anew."""
 
 import logging
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from headloom.data import token_store
+from headloom.data.files import open_tsv
+from headloom.data.sampler import TokenBudgetSampler
 from headloom.data.text import PairList
 from headloom.data.token_store import TokenPairs, tokenize_pairs, warn_of_unknown
 from headloom.data.tokenizer import ByteTokenizer, train_tokenizer
@@ -210,3 +213,28 @@ def test_a_vocabulary_beyond_two_bytes_keeps_its_ids(tmp_path):
     tokens = store([("ab", "c")], tmp_path, tokenizer=Wide())
     assert tokens.source(0).tolist() == [70_097, 70_098, Wide.eos_id]
     assert tokens.source(0).dtype == np.int32
+
+
+def test_a_row_costs_its_ids_on_disk_and_nothing_in_memory(tmp_path):
+    """B105: two bytes an id, and per row which pair it is, two offsets and two lengths; an epoch holds one pool."""
+    peaks = {}
+    for num_rows in (2_000, 12_000):
+        folder = tmp_path / str(num_rows)
+        folder.mkdir()
+        path = folder / "pairs.tsv"
+        path.write_text("".join(f"{row:06d}\t{row:04d} abc\n" for row in range(num_rows)), encoding="utf-8")
+        tracemalloc.start()
+        pairs = open_tsv(path, cache=folder)
+        tokens = tokenize_pairs(pairs, BYTES, BYTES, folder=folder, max_length=16, description="train")
+        tracemalloc.reset_peak()  # what encoding held meanwhile
+        lengths = tokens.source_side.lengths, tokens.target_side.lengths
+        sampler, num_ids = TokenBudgetSampler(*lengths, max_tokens=512, seed=1, pool_size=1_000), 0
+        while sampler.epoch == 0:
+            sources, targets = tokens.load(np.sort(next(sampler)))
+            num_ids += len(sources.flat) + len(targets.flat)
+        peaks[num_rows] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        (files,) = folder.glob("tokens-*")
+        num_bytes = sum(file.stat().st_size for file in files.iterdir())
+        assert 0 <= num_bytes - 2 * num_ids - num_rows * (8 + 2 * 8 + 2 * 4) < 1_000
+    assert peaks[12_000] - peaks[2_000] < 10_000  # not a byte a row
