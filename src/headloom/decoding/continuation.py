@@ -19,7 +19,7 @@ from headloom.decoding.phrases import check_phrases
 from headloom.decoding.requests import Beam, Greedy, Sample
 from headloom.decoding.sampling import sample_search
 from headloom.decoding.search import Hypothesis, greedy_search
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating_in
 from headloom.models.lm import LanguageModel
 
 
@@ -116,8 +116,7 @@ class Continuer:
         }
         read_NT = torch.tensor([prompt[:-1] for prompt in prompts], dtype=torch.int64, device=self.device)
         read_NT = read_NT.repeat_interleave(method.rows_a_sentence, dim=0)
-        dtype = self.autocast_dtype
-        with evaluating(self.model), torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+        with evaluating_in(self.model, self.device, self.autocast_dtype):
             state = self.model.start(
                 read_NT, max_length=len(prompts[0]) + self.max_length, context_length=self.context_length
             )

@@ -49,6 +49,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextmanager
+def evaluating_in(model: nn.Module, device: torch.device, autocast_dtype: torch.dtype | None) -> Iterator[None]:
+    """`evaluating`, with matrix products on `device` in `autocast_dtype` (None: as the weights are)."""
+    with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+        yield
+
+
 class Translator:
     """Translates lines with a model and the two tokenizers it was trained with, or with several such models.
 
@@ -228,11 +235,7 @@ class Translator:
     def computing(self) -> Iterator[None]:
         """The models in evaluation mode, in their precision, without gradients; may be nested."""
         dtype = self.autocast_dtype
-        with (
-            evaluating(self.models),
-            packed_weights(self.models, dtype or torch.float32),
-            torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),
-        ):
+        with evaluating_in(self.models, self.device, dtype), packed_weights(self.models, dtype or torch.float32):
             yield
 
     def _outputs(self, sentence: Sentence, hypotheses: Sequence[Hypothesis]) -> list[Output]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headloom import metrics
 from headloom.bar import progress_bar
 from headloom.data.labelled_batch import LabelledBatch, LabelledEvaluationBatches
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating_in
 from headloom.metrics import ClassScore
 from headloom.models.classifier import Classifier
 from headloom.nn.loss import LossSum
@@ -88,7 +88,7 @@ class ClassificationTask:
         predicted = np.zeros(num_rows, np.int64)
         probability = np.zeros(num_rows, np.float64)
         nll = torch.zeros((), dtype=torch.float64, device=device)
-        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+        with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
                 logits_BC = model(*on_device(batch, device)).double()
                 log_p_BC = logits_BC.log_softmax(-1)

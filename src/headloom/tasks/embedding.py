@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headloom import metrics
 from headloom.data.sentence_batch import SentenceBatch, text_batches
 from headloom.data.tokenizer_base import Tokenizer
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating_in
 from headloom.models.embedder import Embedder
 from headloom.nn.loss import LossSum
 from headloom.ranks import ALONE, Ranks
@@ -118,8 +118,8 @@ def embed(model: Embedder, texts: list[str], encoding: Encoding, *, normalize: b
     out = np.empty((len(texts), model.encoder.embedding.table.embedding_dim), np.float32)
     if not texts:
         return out
-    dtype, device = encoding.autocast_dtype, encoding.device
-    with evaluating(model), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+    device = encoding.device
+    with evaluating_in(model, device, encoding.autocast_dtype):
         for places, token_BS, allowed_BS in text_batches(
             texts, encoding.tokenizer, max_length=encoding.max_length, max_tokens=encoding.max_tokens
         ):

@@ -12,7 +12,7 @@ import torch
 from headloom import metrics
 from headloom.bar import progress_bar
 from headloom.data.labelled_batch import LabelledBatch, LabelledEvaluationBatches
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating_in
 from headloom.models.classifier import Classifier
 from headloom.nn.loss import LossSum
 from headloom.tasks.classification import on_device
@@ -65,7 +65,7 @@ class RegressionTask:
         """Score `model` on every row of `batches`; no result depends on how they are batched."""
         gold = np.zeros(len(batches.tokens), np.float64)
         predicted = np.zeros(len(batches.tokens), np.float64)
-        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+        with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
                 output_B = model(*on_device(batch, device)).squeeze(-1).double().cpu().numpy()
                 gold[batch.rows] = batch.target.numpy()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headloom.bar import progress_bar
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating_in
 from headloom.ranks import Ranks
 from headloom.tasks.base import Task
 
@@ -66,7 +66,7 @@ def score_batches(
     num_targets = 0
     num_own = len(range(ranks.rank, len(batches), ranks.world_size))
     own = progress_bar(ranks.share(batches), total=num_own, desc=f"{description}: loss", unit="batch", leave=False)
-    with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+    with evaluating_in(model, device, autocast_dtype):
         for batch in own:
             sums = task.loss_sum(model, batch.to(device))
             nll += sums.nll

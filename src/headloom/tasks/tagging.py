@@ -11,7 +11,7 @@ import torch
 from headloom import metrics
 from headloom.bar import progress_bar
 from headloom.data.labelled_batch import LabelledBatch, LabelledEvaluationBatches
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating_in
 from headloom.metrics import ClassScore
 from headloom.models.classifier import Classifier
 from headloom.nn.loss import IGNORE, LossSum
@@ -89,7 +89,7 @@ class TaggingTask:
         predicted: list[list[str]] = [[] for _ in gold]
         nll = torch.zeros((), dtype=torch.float64, device=device)
         num_targets = 0
-        with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+        with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
                 has_tag_BS = batch.target != IGNORE
                 logits_NC = model(*on_device(batch, device))[has_tag_BS.to(device)].double()

@@ -9,7 +9,7 @@ from headloom import build_pretraining
 from headloom.config.schema import TrainConfig
 from headloom.data.labelled_batch import LabelledBatch
 from headloom.data.masking import mask_id
-from headloom.decoding.translator import evaluating
+from headloom.decoding.translator import evaluating, evaluating_in
 from headloom.insight.samples import Sample
 from headloom.models.masked import MaskedLanguageModel
 from headloom.nn.attention import recording_attention
@@ -77,7 +77,7 @@ class MaskedLanguageModelingWork(RunningTextWork):
     def _samples(self, batch: LabelledBatch) -> list[Sample]:
         token_BS, target_BS = (rows_BS[:NUM_SAMPLES] for rows_BS in (batch.token_BS, batch.target))
         allowed_BS = None if batch.allowed_BS is None else batch.allowed_BS[:NUM_SAMPLES]
-        with evaluating(self.model), torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
+        with evaluating_in(self.model, self.device, self.dtype):
             hidden_BSD = self.model(token_BS, allowed_BS)[:, :SHOWN_TOKENS]
             best_BS = (hidden_BSD @ self.model.output_weight.to(hidden_BSD.dtype).T).argmax(-1)
         samples = []
