@@ -116,5 +116,5 @@ def test_what_several_processes_cannot_do_is_said_before_they_meet(tmp_path, opt
 def test_commands_that_use_a_checkpoint_are_one_process(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(sys, "argv", ["translate.py", "checkpoint=x"])
-    assert run_once(lambda config: None, name="translate", conf=ROOT / "conf") == 2
+    assert run_once(lambda *_: None, name="translate", conf=ROOT / "conf") == 2
     assert capsys.readouterr().err == "translate.py: translate.py is one process: start it without torchrun\n"

@@ -36,7 +36,7 @@ def _train(config: TrainConfig, run_dir: Path, **ranks: Any) -> float:
     return run.train(config, run_dir, **ranks)
 
 
-def _evaluate(config: EvaluateConfig) -> None:
+def _evaluate(config: EvaluateConfig, given: frozenset[str]) -> None:
     from headloom.work import systems
 
     if systems.are_texts(config):
@@ -44,10 +44,10 @@ def _evaluate(config: EvaluateConfig) -> None:
     else:
         from headloom import run  # loads torch: only now that every option is known to be right
 
-        run.evaluate(config)
+        run.evaluate(config, given)
 
 
-def _translate(config: TranslateConfig) -> None:
+def _translate(config: TranslateConfig, given: frozenset[str]) -> None:
     from headloom import run  # loads torch: only now that every option is known to be right
 
-    run.translate(config)
+    run.translate(config, given)

@@ -59,10 +59,12 @@ def train(config: TrainConfig, run_dir: Path, ranks: Ranks = ALONE) -> float:
             assert_never(config.check)
 
 
-def evaluate(config: EvaluateConfig) -> dict[str, Any]:
+def evaluate(config: EvaluateConfig, given: frozenset[str] | None = None) -> dict[str, Any]:
     """Score a checkpoint; print the scores and write them, with the texts, to its `evaluation/` folder or `output`.
 
-    With `compare` several of them, and with `hypothesis` files in their place: see work/systems.py.
+    With `compare` several of them, and with `hypothesis` files in their place: see work/systems.py. `given`: the
+    options that were set, None for all; those of `decoding` that were not are as in the training of each checkpoint,
+    so that the scores are those of its validations.
 
     Raises:
         ConfigError, DataError, CheckpointError: it cannot be scored; the message says why.
@@ -88,13 +90,18 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
             seed=EvaluateConfig.seed,
             data=data,
         )
-        return families.evaluate(_load(config, path), one, folder, [_load(config, more) for more in config.ensemble])
+        trained = _load(config, path)
+        if given is not None:
+            one = families.decoding_as_trained(one, trained, given)
+        return families.evaluate(trained, one, folder, [_load(config, more) for more in config.ensemble])
 
     return evaluate_systems(config, output, score)
 
 
-def translate(config: TranslateConfig) -> None:
+def translate(config: TranslateConfig, given: frozenset[str] | None = None) -> None:
     """What the checkpoint makes of each line of a stream or file: one line out for each line in, in order.
+
+    `given`: see `evaluate`.
 
     Raises:
         ConfigError, DataError, CheckpointError: the message says why; a file named by `output` is then as it was.
@@ -104,6 +111,8 @@ def translate(config: TranslateConfig) -> None:
     for member in (trained, *ensemble):
         if member.model is not None:
             pack_weights(member.model, member.dtype or torch.float32)  # for good: at a terminal every line is a batch
+    if given is not None:
+        config = families.decoding_as_trained(config, trained, given)
     predictor = families.predictor(trained, config, ensemble)
     if config.output.suffix == VECTOR_SUFFIX:
         write_vectors(

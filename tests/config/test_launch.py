@@ -41,7 +41,7 @@ import sys
 from pathlib import Path
 from headloom.config import launch
 
-def work(config):
+def work(config, given):
     for number in range(100000):
         print(number)
 

@@ -41,9 +41,11 @@ class JobFailed(RuntimeError):
     """A job of a sweep failed; its own log says why. Holds no traceback, and so no tensors, of the job."""
 
 
-def run_once(work: Callable[[Any], object], *, name: str, conf: Path) -> int:
+def run_once(work: Callable[[Any, frozenset[str]], object], *, name: str, conf: Path) -> int:
     """Run `work` once with the configuration that the command line describes: evaluate.py, translate.py.
 
+    `work` takes the configuration and the names of what the command line sets, which a checkpoint may have other
+    defaults for.
     Nothing is written but what `work` writes: no run folder, no log file. The log goes to stderr.
     """
 
@@ -62,7 +64,7 @@ def run_once(work: Callable[[Any], object], *, name: str, conf: Path) -> int:
             sys.stdout.write(OmegaConf.to_yaml(checked.composed))
             return
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-        work(checked.configs[0])
+        work(checked.configs[0], checked.given)
         sys.stdout.flush()  # a closed pipe is met here, and not in the interpreter's own last flush
 
     return status_of(act, f"{name}.py")

@@ -49,6 +49,8 @@ class Checked:
     hydra: DictConfig
     """Hydra's own options, under `hydra`."""
     is_sweep: bool
+    given: frozenset[str]
+    """Options and groups that the command line sets."""
 
 
 def check(
@@ -110,7 +112,7 @@ class _Checker:
             configs += [config] if config is not None else []
             first = first or composed
         assert first is not None
-        return Checked(configs, first, hydra, is_sweep)
+        return Checked(configs, first, hydra, is_sweep, frozenset(o.key_or_group for o in self.overrides))
 
     def _jobs(self) -> Iterator[list[Override]]:
         """The jobs of a sweep (else one), until `SECONDS_FOR_JOBS` are over."""

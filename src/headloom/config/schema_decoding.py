@@ -1,6 +1,7 @@
 """Options of how a model writes: the search, its limits and what an output must and must not hold."""
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 from omegaconf import MISSING
@@ -54,6 +55,10 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         rules.follows_group("decoding", "kind", self)
         rules.at_least("decoding.max_tokens", self.max_tokens, 1)
+
+
+OF_THE_MACHINE = ("max_tokens", "engine")
+"""Options that say how it is computed, and change nothing of what is written."""
 
 
 @dataclass(kw_only=True)
@@ -234,14 +239,35 @@ class ScoreConfig(DecodingConfig):
 
 def option_that_was_set(decoding: DecodingConfig) -> str | None:
     """An option that is not what a command does by itself (decoding=beam), with its value; None: there is none."""
-    if not isinstance(decoding, BeamConfig):
-        return f"decoding={decoding.kind.name}"
-    plain = BeamConfig()
-    changed = [f.name for f in fields(plain) if getattr(decoding, f.name) != getattr(plain, f.name)]
-    if not changed:
-        return None
-    value = getattr(decoding, changed[0])
-    return f"decoding.{changed[0]}={value.name if isinstance(value, Enum) else value}"
+    return next(iter(differences(decoding, BeamConfig())), None)
+
+
+def differences(decoding: DecodingConfig, other: DecodingConfig) -> list[str]:
+    """What a command line would set to make `other` out of what it is into `decoding`."""
+    chosen = [] if type(decoding) is type(other) else [f"decoding={decoding.kind.name}"]
+    base = other if not chosen else type(decoding)()
+    values = {f.name: getattr(decoding, f.name) for f in fields(base) if f.name != "kind"}
+    changed = {name: value for name, value in values.items() if value != getattr(base, name)}
+    return chosen + [f"decoding.{n}={v.name if isinstance(v, Enum) else v}" for n, v in changed.items()]
+
+
+def as_trained(asked: DecodingConfig, trained: DecodingConfig, given: Collection[str]) -> DecodingConfig:
+    """`asked`, with every option that a command line has not set as the validations of the training had it.
+
+    `given`: what the command line sets, such as "decoding.beam_size". With "decoding" among it, or where single options
+    are set of a search that the training did not use, `asked` stays as it is.
+
+    Raises:
+        ConfigError: the two do not go together; the message names the options.
+    """
+    if "decoding" in given:
+        return asked
+    if type(asked) is not type(trained):
+        if any(name.startswith("decoding.") for name in given):
+            return asked
+        asked = replace(trained, **{name: getattr(asked, name) for name in OF_THE_MACHINE})
+    kept = [f.name for f in fields(trained) if f"decoding.{f.name}" not in given and f.name not in OF_THE_MACHINE]
+    return replace(asked, **{name: getattr(trained, name) for name in kept})
 
 
 def check_search(command: str, decoding: DecodingConfig) -> None:

@@ -56,8 +56,8 @@ class EvaluateDataConfig:
 
 @dataclass(kw_only=True)
 class EvaluateConfig:
-    """Options of evaluate.py. The architecture, the tokenizer and the corpus come from the checkpoint; translations
-    that are there already (hypothesis, reference) need none."""
+    """Options of evaluate.py. The architecture, the tokenizer, the corpus and what is not set of decoding come from the
+    checkpoint; translations that are there already (hypothesis, reference) need none."""
 
     checkpoint: Path | None = None
     """The checkpoint, such as outputs/RUN/checkpoints/best.pt; or the folder of a translation model that python -m

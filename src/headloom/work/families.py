@@ -3,9 +3,11 @@
 Modules are imported where they are used, so that a translation starts fast.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -13,7 +15,7 @@ from headloom.build_stretched import stretch_config, stretch_model
 from headloom.config import rules, saved, schema_labelled, schema_language, schema_pretraining, schema_text
 from headloom.config.rules import no_effect
 from headloom.config.schema import TrainConfig
-from headloom.config.schema_decoding import option_that_was_set
+from headloom.config.schema_decoding import as_trained, check_engine, differences, option_that_was_set
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.lines import Predictor
@@ -23,6 +25,10 @@ from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.precision import autocast_dtype, choose_device
 from headloom.work.base import Trained, Work
 from headloom.work.warm_start import WarmStart
+
+logger = logging.getLogger(__name__)
+
+Use = TypeVar("Use", EvaluateConfig, TranslateConfig)
 
 
 def start_work(config: TrainConfig, contents: Mapping[str, Any] | None, warm: WarmStart | None = None) -> Work:
@@ -184,6 +190,23 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
             return vector_predictor(trained, config, ensemble)
         case _:
             raise AssertionError(trained.config.task)
+
+
+def decoding_as_trained(config: Use, trained: Trained, given: frozenset[str]) -> Use:
+    """`config`, with options of `decoding` that were not `given` as in the training, where the checkpoint writes text.
+
+    Raises:
+        ConfigError: they do not go together with those that were given.
+    """
+    writing = schema_text.TranslationConfig, schema_language.LanguageModelingConfig
+    if not isinstance(trained.config.task, writing[: 1 if isinstance(config, EvaluateConfig) else 2]):
+        return config
+    decoding = as_trained(config.decoding, trained.config.decoding, given)
+    if trained.engine is not None:
+        check_engine(decoding)
+    if decoding != config.decoding:
+        logger.info("as in the training: %s", " ".join(differences(decoding, config.decoding)))
+    return replace(config, decoding=decoding)
 
 
 def _refuse_decoding(config: EvaluateConfig | TranslateConfig, trained: Trained, reason: str) -> None:
