@@ -23,6 +23,12 @@ def format_of(config: ExportConfig) -> Format:
             from headloom.export.ctranslate2 import CTranslate2
 
             return CTranslate2(None if config.quantization is None else config.quantization.name)
+        case ExportFormat.onnx:
+            for package in ("onnx", "onnxscript", "onnxruntime"):
+                _require("format=onnx", package, extra="onnx")
+            from headloom.export.onnx import Onnx
+
+            return Onnx(None if config.quantization is None else config.quantization.name)
         case _:
             assert_never(config.format)
 
@@ -34,8 +40,8 @@ def require_ctranslate2(option: str) -> None:
     _require(option, "ctranslate2")
 
 
-def _require(option: str, package: str) -> None:
+def _require(option: str, package: str, *, extra: str | None = None) -> None:
     if importlib.util.find_spec(package) is None:
         raise ConfigError(
-            f"{option} needs the package {package}, which is not installed: pip install 'headloom[{package}]'"
+            f"{option} needs the package {package}, which is not installed: pip install 'headloom[{extra or package}]'"
         )

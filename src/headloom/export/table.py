@@ -11,9 +11,10 @@ from headloom.combinations import GROUPS, families
 from headloom.config.generated import renew
 from headloom.export.base import Format
 from headloom.export.ctranslate2 import CTranslate2
+from headloom.export.onnx import Onnx
 from headloom.export.safetensors import Safetensors
 
-FORMATS: list[Format] = [Safetensors(), CTranslate2()]
+FORMATS: list[Format] = [Safetensors(), CTranslate2(), Onnx()]
 """Every format, in the order of the columns."""
 BEGIN, END = "<!-- python -m headloom.export.table -->\n", "<!-- the end of the table -->\n"
 

@@ -1,7 +1,7 @@
 """Who may attend to whom. Every mask has one sense: True where a query may attend.
 
 A pattern says which keys a query reaches by their distance; padding and
-causality come on top. To add one, write its class here with the two methods of
+causality come on top. To add one, write its class here with the three methods of
 `Pattern`, and give it a name in the schema and an arm in `build_parts.py`.
 
 Shapes: B batch, T query length, S key length.
@@ -43,6 +43,10 @@ class Pattern(Protocol):
         """allowed_TS of the last `num_queries` positions; None where all are reached. Causality comes on top."""
         ...
 
+    def mask(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+        """`allowed`, also where all are reached: for a graph that must not depend on lengths."""
+        ...
+
     def first_key(self, num_keys: int) -> int:
         """The first key that the last query reaches: keys before it need not be read."""
         ...
@@ -61,7 +65,10 @@ class Window:
     def allowed(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
         if num_keys <= self.width:
             return None
-        distance_TS = _distances(num_queries, num_keys, device)
+        return self.mask(num_queries, num_keys, device)
+
+    def mask(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+        distance_TS = distances(num_queries, num_keys, device)
         return (distance_TS < self.width) & (distance_TS > -self.width)
 
     def first_key(self, num_keys: int) -> int:
@@ -84,6 +91,9 @@ class BlockSparse:
     def allowed(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
         if num_keys <= self.block * (1 + max(self.num_local, self.num_global)):
             return None
+        return self.mask(num_queries, num_keys, device)
+
+    def mask(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
         key_S = torch.arange(num_keys, device=device) // self.block
         query_T1 = key_S[num_keys - num_queries :, None]
         near_TS = (key_S - query_T1).abs() <= self.num_local
@@ -95,7 +105,7 @@ class BlockSparse:
         return max(0, (num_keys - 1) // self.block - self.num_local) * self.block
 
 
-def _distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+def distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
     """distance_TS from each query back to each key, negative for a later key; the last query stands at the last key."""
     key_S = torch.arange(num_keys, device=device)
     return key_S[num_keys - num_queries :, None] - key_S

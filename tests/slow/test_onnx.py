@@ -1,0 +1,13 @@
+"""Every choice of every family in ONNX Runtime: an export takes seconds."""
+
+import pytest
+from every_graph import OnnxRuntime, check_graphs, covering, name_of
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+@pytest.mark.parametrize("choices", list(covering()), ids=name_of)
+@pytest.mark.parametrize("family", ["seq2seq", "classifier"])
+def test_onnx_runtime_computes_what_the_model_does_with_every_choice(family, choices, tmp_path):
+    check_graphs(family, choices, OnnxRuntime(tmp_path), num_layers=2)
