@@ -109,9 +109,7 @@ def test_int8_makes_bytes_of_the_matrices_and_not_of_positions(checkpoint, tmp_p
 def test_what_cannot_be_rounded_is_named(checkpoints, tmp_path):
     with pytest.raises(ConfigError, match="cannot express quantization=int8 of task=classification, with which"):
         run_export(checkpoints["classification"], tmp_path / "out", "quantization=int8")
-    with pytest.raises(
-        ConfigError, match="quantization=float16 is not to be had with format=onnx: set"
-    ):
+    with pytest.raises(ConfigError, match="quantization=float16 is not to be had with format=onnx: set"):
         run_export(checkpoints["translation"], tmp_path / "out", "quantization=float16")
     assert list(tmp_path.iterdir()) == []
 
