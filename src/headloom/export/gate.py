@@ -122,12 +122,13 @@ def _check_scores(own: OwnTranslation | OwnContinuation, runtime: Writer, sample
         [own.tokenizer.decode(ids) for ids in one.search(sample.sources, beam_size=BEAM_SIZE, max_length=limit)]
         for one in (own, runtime)
     )
-    against = {"the checkpoint's outputs": (ours, "chrf", MAX_DISAGREEMENT)}
+    against = {"the checkpoint's outputs": (ours, "chrF", MAX_DISAGREEMENT)}
     if sample.references is not None:
-        against["the references"] = (list(sample.references), "bleu", MAX_BLEU_LOSS)
+        against["the references"] = (list(sample.references), "BLEU", MAX_BLEU_LOSS)
     for name, (references, score, bound) in against.items():
         before, after = (
-            metrics.translation_scores(texts, references, (score,))[score].value for texts in (ours, theirs)
+            metrics.translation_scores(texts, references, (score.lower(),))[score.lower()].value
+            for texts in (ours, theirs)
         )
         found = (
             f"{score} against {name} of {len(ours)} lines of {sample.name}: {after:.2f}, the checkpoint {before:.2f}"
