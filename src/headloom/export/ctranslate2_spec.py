@@ -1,10 +1,10 @@
 """A model of ours as a specification of CTranslate2, weight by weight.
 
 Where the two differ, the weights make up for it: a fixed scale of a
-sub-layer's output is multiplied into its last matrix (or the norm behind it),
-DeepNorm divides by its alpha there, since norm(alpha x + f) = norm(x + f / alpha) but
-for epsilon; channels of a head of which only some turn are put in the order in
-which CTranslate2 turns the first ones.
+sub-layer's output is multiplied into its last matrix (folding.py) or the norm
+behind it; channels of a head of which only some turn are put in the order in
+which CTranslate2 turns the first ones. CTranslate2 adds sinusoids where it is
+given no table of positions: so a model without any has one of zeros.
 
 Shapes: D model width, H query heads, G key/value heads, K head width, T positions.
 """
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headloom.config import schema_parts, schema_position
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_model import Seq2SeqConfig
+from headloom.export.folding import NUM_POSITIONS, branch_scale, positions_table
 from headloom.models.lm import LanguageModel
 from headloom.models.seq2seq import Decoder, Seq2Seq
 from headloom.models.stack import Embedding, Stack
@@ -27,13 +28,9 @@ from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.blocks import DecoderBlock, EncoderBlock
 from headloom.nn.feed_forward import FeedForward, GatedFeedForward
 from headloom.nn.norm import LayerNorm, RMSNorm
-from headloom.nn.positional import Learned, Positional, Rotary, Sinusoidal
+from headloom.nn.positional import Positional, Rotary
 from headloom.nn.relative import RelativeBuckets
-from headloom.nn.residual import DeepNorm, PostNorm, PreNorm, SandwichNorm
-
-NUM_POSITIONS = 4096
-"""Rows of the table of sinusoids, and of the zeros that are added where the model has no positions: the longest source
-and output that CTranslate2 takes."""
+from headloom.nn.residual import SandwichNorm
 
 
 def max_length(config: TrainConfig) -> int | None:
@@ -146,7 +143,7 @@ def _set_stack(spec: Any, stack: Stack | Decoder, config: TrainConfig, *, embedd
         if isinstance(config.position, schema_position.RopeConfig):
             del spec.position_encodings
         else:
-            spec.position_encodings.encodings = _positions(embedding.positional, config.model.d_model)
+            spec.position_encodings.encodings = _array(positions_table(embedding.positional, config.model.d_model))
     if hasattr(spec, "layer_norm"):
         _set_norm(spec.layer_norm, stack.norm)
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
@@ -157,8 +154,8 @@ def _set_stack(spec: Any, stack: Stack | Decoder, config: TrainConfig, *, embedd
 def _set_block(spec: Any, block: EncoderBlock | DecoderBlock) -> None:
     """Each sub-layer with its residual connection."""
     own, inner = block.self_residual, block.feed_forward_residual
-    _set_attention(spec.self_attention, block.self_attention, scale=_branch_scale(own), is_self=True)
-    _set_feed_forward(spec.ffn, block.feed_forward, scale=_branch_scale(inner))
+    _set_attention(spec.self_attention, block.self_attention, scale=branch_scale(own), is_self=True)
+    _set_feed_forward(spec.ffn, block.feed_forward, scale=branch_scale(inner))
     if isinstance(own, SandwichNorm):
         _set_sandwich(spec.input_layer_norm, spec.post_attention_layer_norm, own)
         _set_sandwich(spec.pre_feedforward_layer_norm, spec.post_feedforward_layer_norm, inner)
@@ -168,21 +165,12 @@ def _set_block(spec: Any, block: EncoderBlock | DecoderBlock) -> None:
     if isinstance(block, EncoderBlock):
         return
     cross = block.cross_residual
-    _set_attention(spec.attention, block.cross_attention, scale=_branch_scale(cross), is_self=False)
+    _set_attention(spec.attention, block.cross_attention, scale=branch_scale(cross), is_self=False)
     if isinstance(cross, SandwichNorm):
         before, behind = (getattr(spec, f"external_{place}_encoder_attention_layer_norm") for place in ("pre", "post"))
         _set_sandwich(before, behind, cross)
     else:
         _set_norm(spec.attention.layer_norm, cross.norm)
-
-
-def _branch_scale(residual: object) -> float:
-    """What a sub-layer's last matrix is multiplied by."""
-    assert isinstance(residual, PreNorm | PostNorm | DeepNorm | SandwichNorm)
-    if isinstance(residual, SandwichNorm):
-        return 1.0  # the norm behind it would undo it
-    scale = 1.0 if residual.branch is None else residual.branch.scale
-    return scale / residual.alpha if isinstance(residual, DeepNorm) else scale
 
 
 def _set_sandwich(spec: Any, out_spec: Any, residual: object) -> None:
@@ -262,16 +250,6 @@ def _set_linear(spec: Any, weight: Tensor, bias: Tensor | None, *, scale: float 
     spec.weight = _array(weight * scale)
     if bias is not None:
         spec.bias = _array(bias * scale)
-
-
-def _positions(positional: Positional, d_model: int) -> NDArray[np.float32]:
-    """The table that is added to the embeddings. Zeros where nothing is: without a table CTranslate2 adds sinusoids."""
-    if isinstance(positional, Learned):
-        return _array(positional.weight_TD)
-    zeros_1TD = torch.zeros(1, NUM_POSITIONS, d_model)
-    if isinstance(positional, Sinusoidal):
-        return _array(positional.embed(zeros_1TD)[0])
-    return _array(zeros_1TD[0])
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
