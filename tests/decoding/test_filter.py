@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -205,6 +206,22 @@ def test_a_line_is_answered_when_its_writer_pauses():
             assert process.stdout.readline() == word.upper() + b"\n"
         rest, errors = process.communicate()
     assert (rest, errors, process.returncode) == (b"", b"", 0)
+
+
+def test_an_interrupt_ends_the_work_while_the_writer_says_nothing():
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"ONE\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=30) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_at_a_terminal_there_is_a_prompt_and_an_answer_at_once():

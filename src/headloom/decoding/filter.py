@@ -170,9 +170,9 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
         return
     if sys.stdin.isatty():
         sys.stderr.write("Type a line and press Enter; Ctrl-D ends.\n")
-    # Not sys.stdin: the reading thread may hold its lock when the interpreter ends.
-    with open(0, "rb", closefd=False) as stream:
-        yield stream, "standard input"
+    # Not sys.stdin: the reading thread may hold its lock when the interpreter ends. Nor is it closed: that would wait
+    # for the thread, which may sit in a read when Ctrl-C, a signal or a closed pipe ends the work.
+    yield open(0, "rb", closefd=False), "standard input"  # noqa: SIM115
 
 
 @contextmanager
