@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from every_combination import FACTORS, PAD, V, build, config_of
-from torch import Tensor
+from torch import Tensor, nn
 
+from headloom.config.schema_labelled import PoolingKind
+from headloom.data.tokenizer import ByteTokenizer
 from headloom.export.onnx import export_graph, session
 from headloom.export.onnx_graphs import DECODER, ENCODER, Graph, graphs
 
@@ -50,14 +52,20 @@ def name_of(choices: dict[str, Any]) -> str:
 
 
 @torch.no_grad()
+def disturbed(model: nn.Module) -> nn.Module:
+    """Away from zero biases, equal gains and tables of zeros."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model.eval()
+
+
+@torch.no_grad()
 def check_graphs(family: str, choices: dict[str, Any], run: Run, *, num_layers: int = 1) -> None:
     """Rows of several lengths, written token by token after prompts of several lengths, as the model in one pass."""
     config = config_of(family, choices)
     config = replace(config, model=replace(config.model, num_layers=num_layers))
-    torch.manual_seed(1)
-    model = build(family, config).eval()
-    for parameter in model.parameters():  # away from zero biases, equal gains and tables of zeros
-        parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    model = disturbed(build(family, config))
     calls = {name: run(graph) for name, graph in graphs(model, pad_id=PAD, num_positions=2 * LENGTH).items()}
     token_BT = torch.randint(1, V, (4, LENGTH))
     source_BS = token_BT.flip(1)[:, : LENGTH - 1]
@@ -80,7 +88,26 @@ def check_graphs(family: str, choices: dict[str, Any], run: Run, *, num_layers: 
                 logits, past = calls[DECODER](token=token_BT[:, start:stop], past=past)
                 torch.testing.assert_close(logits, expected[:, stop - 1], atol=2e-5, rtol=1e-5)
         case "classifier":
-            [output] = calls[ENCODER](source=source_BS)
-            torch.testing.assert_close(output, model(source_BS, source_BS != PAD), atol=2e-5, rtol=1e-5)
+            check_reader(model, calls[ENCODER], source_BS)
         case _:
             raise AssertionError(f"write here how the graphs of a model={family} are run")
+
+
+def check_reader(model: nn.Module, call: Callable[..., Sequence[Tensor]], source_BS: Tensor) -> None:
+    [output] = call(source=source_BS)
+    torch.testing.assert_close(output, model(source_BS, source_BS != PAD), atol=2e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def check_head(pooling: PoolingKind | None, run: Run) -> None:
+    """A classifier of two texts; None: one that answers for each token."""
+    config = config_of("classifier", next(covering()))
+    config = replace(
+        config, model=replace(config.model, pooling=pooling), data=replace(config.data, second_text="second")
+    )
+    model = build("classifier", config)
+    if pooling is None:
+        model.pool = None
+    [graph] = graphs(disturbed(model), pad_id=PAD, num_positions=LENGTH).values()
+    eos = ByteTokenizer.eos_id
+    check_reader(model, run(graph), torch.tensor([[5, 6, eos, 7, eos], [8, eos, 9, eos, PAD], [5, eos, PAD, PAD, PAD]]))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from every_combination import FACTORS
-from every_graph import GROUPS, OnnxRuntime, check_graphs, covering, name_of
+from every_graph import GROUPS, OnnxRuntime, check_graphs, check_head, covering, name_of
 from torch import Tensor
 
 from headloom.config.module_command import parse
 from headloom.config.schema import CHOICES
 from headloom.config.schema_export import ExportConfig
+from headloom.config.schema_labelled import PoolingKind
 from headloom.errors import CheckpointError, ConfigError
 from headloom.export.command import export
 from headloom.export.gate import check
@@ -45,6 +46,11 @@ def as_module(graph: Graph) -> Callable[..., Sequence[Tensor]]:
 def test_a_graph_is_the_model_with_every_choice(family, choice):
     chosen = {group: choice for group in GROUPS if choice in FACTORS[group]}
     check_graphs(family, {**PLAIN, **chosen}, as_module, num_layers=2)
+
+
+@pytest.mark.parametrize("pooling", [*PoolingKind, None])
+def test_a_graph_is_the_model_with_every_head(pooling):
+    check_head(pooling, as_module)
 
 
 @pytest.mark.parametrize("choices", list(covering()), ids=name_of)
