@@ -101,7 +101,7 @@ def test_a_graph_says_nothing_of_the_machine_that_wrote_it(exported):
 def test_int8_makes_bytes_of_the_matrices_and_not_of_positions(checkpoint, tmp_path, caplog):
     with caplog.at_level("INFO"):
         folder = run_export(checkpoint, tmp_path / "out", "quantization=int8")
-    assert "chrf against the checkpoint's outputs" in caplog.text
+    assert "chrF against the checkpoint's outputs" in caplog.text
     assert {record.name.partition(".")[0] for record in caplog.records} == {"headloom"}
     for name in ("encoder.onnx", "decoder.onnx"):
         initializers = onnx.load(folder / name).graph.initializer

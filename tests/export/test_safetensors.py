@@ -98,7 +98,7 @@ def test_rounded_weights_may_cost_a_little_and_no_more(checkpoint, tmp_path, cap
         with pytest.raises(CheckpointError, match="choose another quantization"):
             check(trained, Wrong().opened(trained, tmp_path), some, is_exact=False)
     assert "100.00, the checkpoint 100.00 (30.0 less is allowed)" in caplog.text
-    assert "bleu against the references of 3 lines" in caplog.text
+    assert "BLEU against the references of 3 lines" in caplog.text
 
 
 def test_the_command_says_what_it_compared(checkpoint, tmp_path):
