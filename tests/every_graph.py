@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from every_combination import FACTORS, PAD, V, build, config_of
+from random_exports import shaken
 from torch import Tensor, nn
 
+from headloom.config.schema import TrainConfig
 from headloom.config.schema_labelled import PoolingKind
 from headloom.data.tokenizer import ByteTokenizer
 from headloom.export.onnx import export_graph, session
@@ -52,20 +54,10 @@ def name_of(choices: dict[str, Any]) -> str:
 
 
 @torch.no_grad()
-def disturbed(model: nn.Module) -> nn.Module:
-    """Away from zero biases, equal gains and tables of zeros."""
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return model.eval()
-
-
-@torch.no_grad()
-def check_graphs(family: str, choices: dict[str, Any], run: Run, *, num_layers: int = 1) -> None:
+def check_graphs(family: str, config: TrainConfig, run: Run) -> None:
     """Rows of several lengths, written token by token after prompts of several lengths, as the model in one pass."""
-    config = config_of(family, choices)
-    config = replace(config, model=replace(config.model, num_layers=num_layers))
-    model = disturbed(build(family, config))
+    torch.manual_seed(1)
+    model = shaken(build(family, config))
     calls = {name: run(graph) for name, graph in graphs(model, pad_id=PAD, num_positions=2 * LENGTH).items()}
     token_BT = torch.randint(1, V, (4, LENGTH))
     source_BS = token_BT.flip(1)[:, : LENGTH - 1]
@@ -83,7 +75,7 @@ def check_graphs(family: str, choices: dict[str, Any], run: Run, *, num_layers: 
         case "lm":
             expected = model.logits(model(token_BT))
             attention = model.stack.blocks[0].self_attention
-            past = torch.zeros(4, num_layers, 2, attention.num_kv_heads, 0, attention.head_width)
+            past = torch.zeros(4, len(model.stack.blocks), 2, attention.num_kv_heads, 0, attention.head_width)
             for start, stop in [(0, 1), (1, 7), *((t, t + 1) for t in range(7, LENGTH))]:
                 logits, past = calls[DECODER](token=token_BT[:, start:stop], past=past)
                 torch.testing.assert_close(logits, expected[:, stop - 1], atol=2e-5, rtol=1e-5)
@@ -108,6 +100,6 @@ def check_head(pooling: PoolingKind | None, run: Run) -> None:
     model = build("classifier", config)
     if pooling is None:
         model.pool = None
-    [graph] = graphs(disturbed(model), pad_id=PAD, num_positions=LENGTH).values()
+    [graph] = graphs(shaken(model), pad_id=PAD, num_positions=LENGTH).values()
     eos = ByteTokenizer.eos_id
     check_reader(model, run(graph), torch.tensor([[5, 6, eos, 7, eos], [8, eos, 9, eos, PAD], [5, eos, PAD, PAD, PAD]]))

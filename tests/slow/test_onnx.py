@@ -1,6 +1,7 @@
 """Every choice of every family in ONNX Runtime: an export takes seconds."""
 
 import pytest
+from every_combination import config_of
 from every_graph import OnnxRuntime, check_graphs, check_head, covering, name_of
 
 from headloom.config.schema_labelled import PoolingKind
@@ -12,7 +13,7 @@ pytest.importorskip("onnxscript")
 @pytest.mark.parametrize("choices", list(covering()), ids=name_of)
 @pytest.mark.parametrize("family", ["seq2seq", "classifier"])
 def test_onnx_runtime_computes_what_the_model_does_with_every_choice(family, choices, tmp_path):
-    check_graphs(family, choices, OnnxRuntime(tmp_path), num_layers=2)
+    check_graphs(family, config_of(family, choices), OnnxRuntime(tmp_path))
 
 
 @pytest.mark.parametrize("pooling", [*PoolingKind, None])
