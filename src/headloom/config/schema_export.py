@@ -14,6 +14,7 @@ class ExportFormat(Enum):
     safetensors = "safetensors"
     ctranslate2 = "ctranslate2"
     onnx = "onnx"
+    huggingface = "huggingface"
 
 
 class Quantization(Enum):
@@ -35,7 +36,7 @@ class ExportConfig:
     """The checkpoint, such as outputs/RUN/checkpoints/best.pt; its averaged weights where it has them."""
     format: ExportFormat = MISSING
     """What to write: safetensors (weights that load without running code), ctranslate2 (CTranslate2, the fastest on
-    CPUs) or onnx (graphs for ONNX Runtime, which is everywhere)."""
+    CPUs), onnx (graphs for ONNX Runtime, which is everywhere) or huggingface (transformers of Hugging Face)."""
     output: Path = MISSING
     """The folder to write. It appears when the export has passed, and must not be there yet."""
     quantization: Quantization | None = None

@@ -11,8 +11,9 @@ Field numbers: sentencepiece_model.proto of the SentencePiece repository.
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sentencepiece
 
@@ -48,7 +49,12 @@ class Piece(NamedTuple):
 _PIECES, _TRAINER_SPEC, _NORMALIZER_SPEC = 1, 2, 3  # fields of ModelProto
 _PIECE, _SCORE, _TYPE = 1, 2, 3  # fields of ModelProto.SentencePiece
 _MODEL_TYPE, _UNK_SURFACE = 3, 44  # fields of TrainerSpec
-_ADD_DUMMY_PREFIX, _REMOVE_EXTRA_WHITESPACES = 3, 4  # fields of NormalizerSpec
+_CHARACTER_MAP, _ADD_DUMMY_PREFIX, _REMOVE_EXTRA_WHITESPACES, _ESCAPE_WHITESPACES = 2, 3, 4, 5  # of NormalizerSpec
+_NORMALIZER_FLAGS = {
+    _ADD_DUMMY_PREFIX: "adds_space",
+    _REMOVE_EXTRA_WHITESPACES: "removes_spaces",
+    _ESCAPE_WHITESPACES: "escapes_spaces",
+}
 _SPECIAL_NAMES = {"bos": 46, "eos": 47, "pad": 48}  # TrainerSpec.{bos,eos,pad}_piece: the name the special is found by
 _DEFAULT_NAMES = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -127,6 +133,34 @@ def model_kind(model: bytes) -> str:
                 if inner == _MODEL_TYPE and isinstance(inner_value, int):
                     kind = inner_value
     return _KINDS[kind]
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a model does to text before it cuts it into pieces."""
+
+    character_map: bytes = b""
+    """Which characters become which, as SentencePiece compiles it; none: they stay."""
+    adds_space: bool = True
+    """A space goes before every text."""
+    removes_spaces: bool = True
+    """Spaces at the ends go, several become one."""
+    escapes_spaces: bool = True
+    """A space is U+2581 in pieces."""
+
+
+def read_normalization(model: bytes) -> Normalization:
+    """That of a valid model."""
+    found = Normalization()
+    for number, value in _fields(model):
+        if number == _NORMALIZER_SPEC and isinstance(value, bytes):
+            for inner, inner_value in _fields(value):
+                if inner == _CHARACTER_MAP and isinstance(inner_value, bytes):
+                    found = replace(found, character_map=inner_value)
+                elif inner in _NORMALIZER_FLAGS:
+                    flag: dict[str, Any] = {_NORMALIZER_FLAGS[inner]: bool(inner_value)}
+                    found = replace(found, **flag)
+    return found
 
 
 def read_pieces(model: bytes) -> list[Piece]:

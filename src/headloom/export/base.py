@@ -45,6 +45,15 @@ class Reader(Protocol):
 Runtime = Writer | Reader
 
 
+@runtime_checkable
+class Tokenizing(Protocol):
+    """A runtime whose program also has a tokenizer of its own."""
+
+    def first_difference(self, lines: Sequence[str]) -> int | None:
+        """The first of `lines` to which it gives other ids than ours; None: there is none."""
+        ...
+
+
 class Format(Protocol):
     """A way to write a model for another program."""
 

@@ -29,6 +29,11 @@ def format_of(config: ExportConfig) -> Format:
             from headloom.export.onnx import Onnx
 
             return Onnx(None if config.quantization is None else config.quantization.name)
+        case ExportFormat.huggingface:
+            _require("format=huggingface", "transformers", extra="huggingface")
+            from headloom.export.huggingface.format import HuggingFace
+
+            return HuggingFace()
         case _:
             assert_never(config.format)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from headloom import metrics
 from headloom.errors import CheckpointError
-from headloom.export.base import Reader, Runtime, Writer
+from headloom.export.base import Reader, Runtime, Tokenizing, Writer
 from headloom.export.own import OwnContinuation, OwnTranslation, own_runtime
 from headloom.export.sample import Sample
 from headloom.work.base import Trained
@@ -39,6 +39,8 @@ def check(trained: Trained, runtime: Runtime, sample: Sample, *, is_exact: bool)
     Raises:
         CheckpointError: they differ; the message says where.
     """
+    if isinstance(runtime, Tokenizing):
+        _check_tokenizer(runtime, sample)
     own = own_runtime(trained)
     if isinstance(own, Writer):
         assert isinstance(runtime, Writer)
@@ -49,6 +51,15 @@ def check(trained: Trained, runtime: Runtime, sample: Sample, *, is_exact: bool)
     else:
         assert isinstance(runtime, Reader)
         _check_outputs(own, runtime, sample)
+
+
+def _check_tokenizer(runtime: Tokenizing, sample: Sample) -> None:
+    place = runtime.first_difference(sample.lines)
+    if place is not None:
+        raise CheckpointError(
+            f"the export is refused: its tokenizer gives line {place + 1} of those with a token in {sample.name} other "
+            f"ids: {sample.lines[place]!r}"
+        )
 
 
 def _check_tokens(own: OwnTranslation | OwnContinuation, runtime: Writer, sample: Sample) -> None:

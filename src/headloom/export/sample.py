@@ -30,6 +30,8 @@ class Sample:
     name: str
     sources: Sequence[Sequence[int]]
     references: Sequence[str] | None = None
+    lines: Sequence[str] = ()
+    """What the sources are the ids of; nothing where they are no text."""
 
 
 def sample_of(trained: Trained, path: Path | None) -> Sample:
@@ -47,6 +49,7 @@ def sample_of(trained: Trained, path: Path | None) -> Sample:
         name,
         [rows[place] for place in places],
         None if references is None else [references[place] for place in places],
+        [lines[place] for place in places],
     )
 
 
