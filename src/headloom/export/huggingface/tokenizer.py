@@ -194,4 +194,6 @@ def first_difference(trained: Trained, folder: Path, lines: Sequence[str]) -> in
 def _is_tie(scores: Sequence[float], ours: Sequence[int], theirs: Sequence[int]) -> bool:
     """Whether unigrams make both segmentations equally likely, as in a row of dashes: the sum of log-probabilities is
     float32 in SentencePiece, and its rounding decides."""
+    if max(theirs, default=0) >= len(scores):
+        return False
     return abs(sum(scores[i] for i in ours) - sum(scores[i] for i in theirs)) < TIE_NATS
