@@ -19,12 +19,11 @@ from headloom.config.schema_labelled import ClassifierConfig, PoolingKind
 from headloom.config.schema_parts import FeedForwardKind, NormKind, NormPlacement
 from headloom.config.schema_position import PositionKind
 from headloom.errors import ConfigError
-from headloom.export.folding import NUM_POSITIONS, positions_table
 from headloom.export.huggingface import limits, names
 from headloom.export.huggingface.limits import ACTIVATIONS, GATED, PLAIN, TABLES, Limits
 from headloom.export.huggingface.rope import rope_of
 from headloom.export.huggingface.target import Target
-from headloom.export.huggingface.weights import embedding_of, inner_width, norm_weights, scaled_table, stack_weights
+from headloom.export.huggingface.weights import inner_width, norm_weights, positions_of, scaled_table, stack_weights
 from headloom.models.classifier import Classifier, SegmentEmbedding
 from headloom.models.embedder import Embedder
 from headloom.models.masked import MaskedLanguageModel, MaskEmbedding
@@ -116,15 +115,10 @@ def _bert_options(trained: Trained) -> dict[str, Any]:
         "num_attention_heads": config.model.num_heads,
         "intermediate_size": inner_width(_stack(trained)),
         "hidden_act": ACTIVATIONS[config.feed_forward.kind],
-        "max_position_embeddings": len(_positions(trained)),
+        "max_position_embeddings": len(positions_of(_stack(trained), trained.config)),
         "layer_norm_eps": config.norm.epsilon,
         "tie_word_embeddings": False,
     }
-
-
-def _positions(trained: Trained) -> Tensor:
-    length = max(NUM_POSITIONS, trained.config.data.max_length)
-    return positions_table(embedding_of(_stack(trained)).positional, trained.config.model.d_model, length=length)
 
 
 def _bert_weights(trained: Trained) -> Mapping[str, Tensor]:
@@ -139,7 +133,7 @@ def _bert_weights(trained: Trained) -> Mapping[str, Tensor]:
         **stack_weights(stack, names.MEGATRON_BERT, prefix + "encoder.layer.{}"),
         **norm_weights(f"{prefix}encoder.ln", stack.norm),
         f"{prefix}embeddings.word_embeddings.weight": _table(stack),
-        f"{prefix}embeddings.position_embeddings.weight": _positions(trained),
+        f"{prefix}embeddings.position_embeddings.weight": positions_of(_stack(trained), trained.config),
         f"{prefix}embeddings.token_type_embeddings.weight": segments_2D,
     }
     small = {f"{prefix}pooler.dense.weight": SMALL * torch.eye(width)}

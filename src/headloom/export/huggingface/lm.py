@@ -11,7 +11,6 @@ from headloom.config import schema_parts
 from headloom.config.schema import TrainConfig
 from headloom.config.schema_parts import NormKind, NormPlacement
 from headloom.config.schema_position import PositionKind
-from headloom.export.folding import NUM_POSITIONS, positions_table
 from headloom.export.huggingface import limits, names
 from headloom.export.huggingface.limits import ACTIVATIONS, GATED, PLAIN, POST, TABLES, Limits
 from headloom.export.huggingface.rope import rope_of
@@ -20,6 +19,7 @@ from headloom.export.huggingface.weights import (
     embedding_of,
     inner_width,
     norm_weights,
+    positions_of,
     scaled_table,
     stack_weights,
 )
@@ -39,13 +39,6 @@ def _ties(trained: Trained, *, built_in: float = 1.0) -> bool:
     return model.output.weight is embedding.table.weight and embedding.scale == built_in
 
 
-def _positions(trained: Trained) -> Tensor:
-    """table_TD, long enough for every text of the training."""
-    config = trained.config
-    length = max(NUM_POSITIONS, config.data.max_length)
-    return positions_table(embedding_of(_model(trained).stack).positional, config.model.d_model, length=length)
-
-
 def _gpt2_options(trained: Trained) -> dict[str, Any]:
     config = trained.config
     return {
@@ -54,7 +47,7 @@ def _gpt2_options(trained: Trained) -> dict[str, Any]:
         "n_layer": config.model.num_layers,
         "n_head": config.model.num_heads,
         "n_inner": inner_width(_model(trained).stack),
-        "n_positions": len(_positions(trained)),
+        "n_positions": len(positions_of(_model(trained).stack, trained.config)),
         "activation_function": ACTIVATIONS[config.feed_forward.kind],
         "layer_norm_epsilon": config.norm.epsilon,
         "tie_word_embeddings": _ties(trained),
@@ -75,7 +68,7 @@ def _gpt2_weights(trained: Trained) -> Mapping[str, Tensor]:
         **{name: torch.cat(parts, dim=-1) for name, parts in joined.items()},
         **norm_weights("transformer.ln_f", model.stack.norm),
         "transformer.wte.weight": scaled_table(model.stack),
-        "transformer.wpe.weight": _positions(trained),
+        "transformer.wpe.weight": positions_of(_model(trained).stack, trained.config),
         "lm_head.weight": model.output.weight,
     }
 
@@ -96,7 +89,7 @@ def _opt_options(trained: Trained) -> dict[str, Any]:
         "num_hidden_layers": config.model.num_layers,
         "num_attention_heads": config.model.num_heads,
         "ffn_dim": inner_width(_model(trained).stack),
-        "max_position_embeddings": len(_positions(trained)),
+        "max_position_embeddings": len(positions_of(_model(trained).stack, trained.config)),
         "do_layer_norm_before": False,
         "activation_function": ACTIVATIONS[config.feed_forward.kind],
         "tie_word_embeddings": _ties(trained),
@@ -106,7 +99,7 @@ def _opt_options(trained: Trained) -> dict[str, Any]:
 def _opt_weights(trained: Trained) -> Mapping[str, Tensor]:
     """Position t is row t + 2 of its table."""
     model = _model(trained)
-    table_TD = _positions(trained)
+    table_TD = positions_of(_model(trained).stack, trained.config)
     return {
         **stack_weights(model.stack, names.BART, "model.decoder.layers.{}"),
         "model.decoder.embed_tokens.weight": scaled_table(model.stack),

@@ -15,7 +15,6 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_model import Seq2SeqConfig, Tying
 from headloom.config.schema_parts import NormKind, NormPlacement
 from headloom.config.schema_position import PositionKind
-from headloom.export.folding import NUM_POSITIONS, positions_table
 from headloom.export.huggingface import limits, names
 from headloom.export.huggingface.limits import ACTIVATIONS, GATED, PLAIN, POST, TABLES, Limits
 from headloom.export.huggingface.target import Target
@@ -23,6 +22,7 @@ from headloom.export.huggingface.weights import (
     embedding_of,
     inner_width,
     norm_weights,
+    positions_of,
     scaled_table,
     stack_weights,
 )
@@ -31,6 +31,9 @@ from headloom.nn.attention import MultiHeadAttention
 from headloom.nn.relative import RelativeBuckets
 from headloom.work.base import Trained
 
+MARIAN_POSITIONS = 512
+"""As models of Marian have mostly: the class computes its table of sinusoids number by number each time it is made,
+which takes it a second for these, of width 512, and eight times as long for 4,096."""
 NEVER_LOGIT = -1e9
 """Added to the logit of an id that the target's vocabulary has not, where both vocabularies must be as large."""
 
@@ -59,7 +62,6 @@ def _bart_options(trained: Trained) -> dict[str, Any]:
         "decoder_attention_heads": heads,
         "encoder_ffn_dim": width,
         "decoder_ffn_dim": width,
-        "max_position_embeddings": NUM_POSITIONS,
         "activation_function": ACTIVATIONS[config.feed_forward.kind],
         "scale_embedding": config.model.scale_embedding,
     }
@@ -73,17 +75,13 @@ def _blenderbot_options(trained: Trained) -> dict[str, Any]:
     return {
         **_bart_options(trained),
         "vocab_size": _largest(trained),
-        "max_position_embeddings": len(_positions(trained, "encoder")),
+        "max_position_embeddings": len(positions_of(_model(trained).encoder, trained.config)),
         "tie_word_embeddings": _ties_all(trained),
     }
 
 
 def _largest(trained: Trained) -> int:
     return max(len(_table(trained, side)) for side in ("encoder", "decoder"))
-
-
-def _positions(trained: Trained, side: str) -> Tensor:
-    return positions_table(embedding_of(getattr(_model(trained), side)).positional, trained.config.model.d_model)
 
 
 def _blenderbot_weights(trained: Trained) -> Mapping[str, Tensor]:
@@ -93,7 +91,7 @@ def _blenderbot_weights(trained: Trained) -> Mapping[str, Tensor]:
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         found |= stack_weights(stack, names.BART, f"model.{side}.layers.{{}}")
         found |= norm_weights(f"model.{side}.layer_norm", stack.norm)
-        found[f"model.{side}.embed_positions.weight"] = _positions(trained, side)
+        found[f"model.{side}.embed_positions.weight"] = positions_of(stack, trained.config)
         found[f"model.{side}.embed_tokens.weight"] = _with_rows(_table(trained, side), size)
     num_targets = len(model.output.weight)
     return found | {
@@ -132,6 +130,7 @@ def _marian_options(trained: Trained) -> dict[str, Any]:
     assert isinstance(config, Seq2SeqConfig)
     return {
         **_bart_options(trained),
+        "max_position_embeddings": max(MARIAN_POSITIONS, trained.config.data.max_length),
         "vocab_size": len(_table(trained, "encoder")),
         "decoder_vocab_size": len(_table(trained, "decoder")),
         "share_encoder_decoder_embeddings": _ties_all(trained),

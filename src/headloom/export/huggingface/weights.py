@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from headloom.export.folding import branch_scale
+from headloom.config.schema import TrainConfig
+from headloom.export.folding import NUM_POSITIONS, branch_scale, positions_table
 from headloom.models.seq2seq import Decoder
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.attention import MultiHeadAttention
@@ -136,3 +137,9 @@ def scaled_table(stack: Stack | Decoder, *, built_in: float = 1.0) -> Tensor:
     """The vectors of tokens with their scale, of which the class multiplies by `built_in` itself."""
     embedding = embedding_of(stack)
     return embedding.table.weight * (embedding.scale / built_in)
+
+
+def positions_of(stack: Stack | Decoder, config: TrainConfig) -> Tensor:
+    """table_TD of what is added to the embeddings, long enough for every text of the training."""
+    length = max(NUM_POSITIONS, config.data.max_length)
+    return positions_table(embedding_of(stack).positional, config.model.d_model, length=length)
