@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
-from random_exports import changed, of, random_model
+from random_exports import TOKENIZER, changed, of, random_model, shaken
 
 from headloom import build, run
+from headloom.build_model import build_model
 from headloom.config import schema_parts
 from headloom.config.module_command import parse
 from headloom.config.schema_data import ParallelConfig
 from headloom.config.schema_export import ExportConfig
 from headloom.config.schema_model import Tying
 from headloom.config.schema_text import CharConfig
+from headloom.data.tokenizer import load_tokenizer
 from headloom.errors import CheckpointError, ConfigError
 from headloom.export.command import export, write_checked
 from headloom.export.huggingface.format import HuggingFace
@@ -169,3 +172,22 @@ def test_what_a_class_saves_again_is_still_the_model(norm, tmp_path):
     rows = [[9, 8, 7], [5, 6]]
     other = HuggingFace().opened(trained, tmp_path / "two")
     assert other.search(rows, beam_size=1, max_length=9) == own_runtime(trained).search(rows, beam_size=1, max_length=9)
+
+
+@pytest.mark.parametrize("norm", [schema_parts.PreNormConfig, schema_parts.PostNormConfig])
+def test_specials_of_a_source_may_have_other_ids(norm, tmp_path):
+    """SentencePiece's own default: eos is 2 and there is no pad, so that it becomes the last."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c d e"] * 9), model_prefix=str(tmp_path / "own"), vocab_size=10, minloglevel=2
+    )
+    source = load_tokenizer(tmp_path / "own.model")
+    assert (source.eos_id, source.pad_id) == (2, source.vocab_size - 1)
+    config = of(norm=norm(), model={"tying": Tying.decoder})(changed("seq2seq", "position=sinusoidal"))
+    plain = random_model(config)
+    model = build_model(config, source_vocab_size=source.vocab_size, target_vocab_size=TOKENIZER.vocab_size)
+    contents = {"tokenizers": {"source": source.state(), "target": TOKENIZER.state()}}
+    trained = replace(plain, model=shaken(model), contents=contents)
+    HuggingFace().write(trained, tmp_path / "out")
+    rows = source.encode(["a b", "c", "e d c b a"])
+    found = HuggingFace().opened(trained, tmp_path / "out").search(rows, beam_size=1, max_length=9)
+    assert found == own_runtime(trained).search(rows, beam_size=1, max_length=9)

@@ -61,7 +61,8 @@ class Writing(_Opened):
     def __init__(self, trained: Trained, folder: Path) -> None:
         self.translates = isinstance(trained.config.task, schema_text.TranslationConfig)
         super().__init__(trained, folder, "AutoModelForSeq2SeqLM" if self.translates else "AutoModelForCausalLM")
-        _, self.tokenizer = tokenizers_of(trained)
+        source, self.tokenizer = tokenizers_of(trained)
+        self.source_end = source.eos_id
 
     def search(self, sources: Sequence[Sequence[int]], *, beam_size: int, max_length: int) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in sources]
@@ -77,7 +78,7 @@ class Writing(_Opened):
 
     def _search(self, sources: Sequence[Sequence[int]], beam_size: int, max_length: int) -> list[list[int]]:
         tokenizer = self.tokenizer
-        read = [[*ids, tokenizer.eos_id] if self.translates else [tokenizer.bos_id, *ids] for ids in sources]
+        read = [[*ids, self.source_end] if self.translates else [tokenizer.bos_id, *ids] for ids in sources]
         read_NT = torch.tensor(read)
         with quiet() as transformers:
             options = transformers.GenerationConfig(
