@@ -70,6 +70,8 @@ def test_models_that_write_are_exported(checkpoints, tmp_path, caplog, task):
 def test_rounded_weights_are_smaller_and_compared_by_their_translations(
     checkpoint, folder, tmp_path, caplog, quantization
 ):
+    if quantization == "int16" and quantization not in ctranslate2.get_supported_compute_types("cpu"):
+        pytest.skip("CTranslate2 makes int8 of int16 on this processor, and nothing is left of so small a model")
     with caplog.at_level("INFO"):
         output = exported(checkpoint, tmp_path / "out", f"quantization={quantization}")
     assert "BLEU against the references of" in caplog.text
