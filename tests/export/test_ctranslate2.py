@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from headloom import run
 from headloom.config.module_command import parse
@@ -26,6 +27,8 @@ from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, LineFormat, Split, TranslateConfig
 from headloom.errors import CheckpointError, ConfigError, DataError
 from headloom.export.command import export
+from headloom.export.ctranslate2 import CTranslate2
+from headloom.work.families import load_trained
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -77,6 +80,15 @@ def test_rounded_weights_are_smaller_and_compared_by_their_translations(
     assert "BLEU against the references of" in caplog.text
     assert (output / "model.bin").stat().st_size < (folder / "model.bin").stat().st_size
     assert len(translate(output, LINES, tmp_path, decoding=GreedyConfig())) == len(LINES)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "float16"])
+def test_an_export_leaves_the_model_that_it_is_compared_with_as_it_was(checkpoint, tmp_path, quantization):
+    trained = load_trained(checkpoint, device="cpu", precision="float32")
+    before = {name: weight.clone() for name, weight in trained.model.state_dict().items()}
+    CTranslate2(quantization).write(trained, tmp_path)
+    after = trained.model.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
 
 
 def test_what_cannot_be_expressed_is_refused_by_its_option(checkpoints, tmp_path):

@@ -253,4 +253,5 @@ def _set_linear(spec: Any, weight: Tensor, bias: Tensor | None, *, scale: float 
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    return tensor.detach().float().contiguous().numpy()
+    """A copy: CTranslate2 rounds what it is given in its place."""
+    return np.array(tensor.detach().float().numpy())
