@@ -21,7 +21,7 @@ def test_nothing_given_is_the_search_of_the_training_in_batches_of_this_machine(
         beam_size=3, length_penalty=1.5, length_penalty_form=LengthPenaltyForm.power
     )
     assert as_trained(BeamConfig(max_tokens=7), GreedyConfig(max_tokens=9), frozenset({"decoding.max_tokens"})) == (
-        BeamConfig(max_tokens=7)
+        GreedyConfig(max_tokens=7)
     )
     assert as_trained(BeamConfig(), GreedyConfig(max_length=9), {"checkpoint"}) == GreedyConfig(max_length=9)
 
@@ -36,9 +36,15 @@ def test_a_search_that_is_given_is_taken_with_its_own_defaults(asked):
     assert as_trained(asked, TRAINED, {"decoding"}) is asked
 
 
-def test_options_of_a_search_that_the_training_did_not_use_leave_it_as_it_is():
+def test_an_option_that_the_search_of_the_training_has_too_does_not_choose_another_search():
+    trained = GreedyConfig(max_length=9, forbidden=["x"])
+    found = as_trained(BeamConfig(max_tokens=7, min_length=2), trained, {"decoding.max_tokens", "decoding.min_length"})
+    assert found == GreedyConfig(max_length=9, forbidden=["x"], max_tokens=7, min_length=2)
+
+
+def test_an_option_that_it_does_not_have_is_of_the_search_that_is_asked():
     asked = BeamConfig(num_best=2)
-    assert as_trained(asked, GreedyConfig(), {"decoding.num_best"}) is asked
+    assert as_trained(asked, GreedyConfig(max_length=9), {"decoding.num_best"}) is asked
 
 
 def test_what_does_not_go_together_is_refused_by_name():

@@ -254,20 +254,18 @@ def differences(decoding: DecodingConfig, other: DecodingConfig) -> list[str]:
 def as_trained(asked: DecodingConfig, trained: DecodingConfig, given: Collection[str]) -> DecodingConfig:
     """`asked`, with every option that a command line has not set as the validations of the training had it.
 
-    `given`: what the command line sets, such as "decoding.beam_size". With "decoding" among it, or where single options
-    are set of a search that the training did not use, `asked` stays as it is.
+    `given`: what the command line sets, such as "decoding.beam_size". With "decoding" among it, or where an option is
+    set that the search of the training does not have, `asked` stays as it is.
 
     Raises:
         ConfigError: the two do not go together; the message names the options.
     """
     if "decoding" in given:
         return asked
-    if type(asked) is not type(trained):
-        if any(name.startswith("decoding.") for name in given):
-            return asked
-        asked = replace(trained, **{name: getattr(asked, name) for name in OF_THE_MACHINE})
-    kept = [f.name for f in fields(trained) if f"decoding.{f.name}" not in given and f.name not in OF_THE_MACHINE]
-    return replace(asked, **{name: getattr(trained, name) for name in kept})
+    set_here = {name.removeprefix("decoding.") for name in given if name.startswith("decoding.")}
+    if not set_here <= {f.name for f in fields(trained)}:
+        return asked
+    return replace(trained, **{name: getattr(asked, name) for name in {*set_here, *OF_THE_MACHINE}})
 
 
 def check_search(command: str, decoding: DecodingConfig) -> None:
