@@ -1,5 +1,6 @@
 """What a signal leaves behind, and the exit status."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -40,8 +41,19 @@ def test_a_command_that_is_ended_leaves_nothing_half_written(number, status, tmp
 
 
 def test_a_command_leaves_the_handler_of_a_signal_as_it_was():
-    inside = []
-    before = signal.getsignal(signal.SIGTERM)
-    assert status_of(lambda: inside.append(signal.getsignal(signal.SIGTERM)), "command") == 0
-    assert inside != [before]
-    assert signal.getsignal(signal.SIGTERM) is before
+    for number in (signal.SIGINT, signal.SIGTERM):
+        inside = []
+        before = signal.getsignal(number)
+        assert status_of(lambda: inside.append(signal.getsignal(number)), "command") == 0  # noqa: B023
+        assert inside != [before]
+        assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_a_package_swallowed_while_it_was_loaded_still_is_why_the_command_ended(capsys):
+    def act():
+        with contextlib.suppress(BaseException):  # as the import of NumPy does
+            signal.raise_signal(signal.SIGINT)
+        raise AttributeError("module has no attribute")
+
+    assert status_of(act, "command") == 130
+    assert capsys.readouterr().err == "command: interrupted\n"

@@ -28,8 +28,9 @@ def status_of(act: Callable[[], None], command: str) -> int:
     # Read by OpenMP when torch is loaded. On its own it spins so long for the next piece of work that two threads on
     # cores that others use too are ten times slower than one; on idle cores this costs nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    seen: list[int] = []
     try:
-        with _raising_terminated():
+        with _raising(seen):
             act()
     except OF_THE_USER as error:
         several.say_of_this_rank(command, one_line(error))
@@ -38,35 +39,41 @@ def status_of(act: Callable[[], None], command: str) -> int:
         # The interpreter flushes stdout once more at its end: let it flush into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STATUS_CLOSED_PIPE
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{command}: interrupted\n")
-        return STATUS_INTERRUPTED
-    except Terminated:
-        sys.stderr.write(f"{command}: terminated\n")
-        return STATUS_TERMINATED
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        # A package that is being loaded may swallow what a signal raises, and fail later for what it lacks then.
+        if isinstance(error, Exception) and not seen:
+            raise
+        is_interrupt = seen[0] == signals.SIGINT if seen else isinstance(error, KeyboardInterrupt)
+        sys.stderr.write(f"{command}: {'interrupted' if is_interrupt else 'terminated'}\n")
+        return STATUS_INTERRUPTED if is_interrupt else STATUS_TERMINATED
     return 0
 
 
 @contextmanager
-def _raising_terminated() -> Iterator[None]:
-    """Inside, the first SIGTERM raises `Terminated`; a second one kills at once.
+def _raising(seen: list[int]) -> Iterator[None]:
+    """Inside, SIGINT raises `KeyboardInterrupt` and the first SIGTERM `Terminated`; a second one kills at once.
 
-    Not where a launcher has started several processes: one that waits for the others in a library, where Python raises
-    nothing, would outlive the signal. Nor outside the main thread, where Python allows no handler.
+    `seen` gets their numbers. Not where a launcher has started several processes: one that waits for the others in a
+    library, where Python raises nothing, would outlive the signal. Nor outside the main thread, where Python allows no
+    handler.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
-        signals.signal(signals.SIGTERM, signals.SIG_DFL)
+        seen.append(number)
+        if number == signals.SIGINT:
+            raise KeyboardInterrupt
+        signals.signal(number, signals.SIG_DFL)
         raise Terminated
 
     if several.num_processes() > 1 or threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signals.signal(signals.SIGTERM, end)
+    previous = {number: signals.signal(number, end) for number in (signals.SIGINT, signals.SIGTERM)}
     try:
         yield
     finally:
-        signals.signal(signals.SIGTERM, previous)
+        for number, handler in previous.items():
+            signals.signal(number, handler)
 
 
 def one_line(error: BaseException) -> str:
