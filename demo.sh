@@ -8,25 +8,28 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-.venv/bin/python}
 run=outputs/demo
 checkpoint=$run/checkpoints/best.pt
-training_seconds=440  # on two cores the whole demo, without installing packages, ends in ten minutes
+demo_seconds=585  # for all of it but the packages
+other_updates=600  # two validations, the scoring and the translations take as long as so many updates
 trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
 
 title() { printf '\n== %s\n' "$*"; }
 
 # How many updates fit is measured, since machines differ by far: the run itself is then an ordinary one, whose length,
 # learning rates and result are fixed.
-updates_in() { # seconds
+updates_that_fit() {
     local trial
     trial=$(mktemp -d)
     "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=160 trainer.log_every=40 \
         trainer.evaluate_every=null trainer.save_every=null task.headline=loss </dev/null >&2
-    "$python" - "$trial/metrics.jsonl" "$1" <<'END'
+    "$python" - "$trial/metrics.jsonl" $((demo_seconds - SECONDS)) "$other_updates" <<'END'
 import json
 import sys
 
-records = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+path, seconds, others = sys.argv[1:]
+records = [json.loads(line) for line in open(path, encoding="utf-8")]
 last = [record for record in records if "train/loss" in record][-1]  # the first ones hold the start of everything
-print(int(float(sys.argv[2]) * last["train/tokens_per_second"] / last["train/tokens_per_update"]))
+fit = int(seconds) * last["train/tokens_per_second"] / last["train/tokens_per_update"]
+print(max(200, int(fit) - int(others)))
 END
     rm -r "$trial"
 }
@@ -37,8 +40,8 @@ if [ -e "$run/demo-finished" ]; then
 else
     mkdir -p "$run"
     if [ ! -s "$run/max-steps" ]; then
-        title "Measuring this machine: how many updates make $training_seconds seconds?"
-        max_steps=$(updates_in "$training_seconds")
+        title "Measuring this machine: how many updates fit into ten minutes?"
+        max_steps=$(updates_that_fit)
         echo "$max_steps" >"$run/max-steps"
     fi
     max_steps=$(cat "$run/max-steps")
@@ -50,13 +53,11 @@ else
 fi
 
 title "Scoring the 1,000 test sentences"
-"$python" evaluate.py checkpoint="$checkpoint" data.split=test \
-    decoding.length_penalty_form=power decoding.length_penalty=1.1 decoding.no_repeat_ngram=3 </dev/null
+"$python" evaluate.py checkpoint="$checkpoint" data.split=test </dev/null
 
 title "Ten test sentences"
 ten() { awk 'NR % 100 == 51' "$run/evaluation/test/$1"; }
-translations=$(ten source.txt | "$python" translate.py checkpoint="$checkpoint" \
-    decoding.length_penalty_form=power decoding.length_penalty=1.1 decoding.no_repeat_ngram=3)
+translations=$(ten source.txt | "$python" translate.py checkpoint="$checkpoint")
 paste -d '\n' <(ten source.txt) <(ten reference.txt) <(printf '%s\n' "$translations") | awk '
     NR % 3 == 1 { print "source:      " $0 }
     NR % 3 == 2 { print "reference:   " $0 }
@@ -64,8 +65,7 @@ paste -d '\n' <(ten source.txt) <(ten reference.txt) <(printf '%s\n' "$translati
 
 if [ ! -t 0 ] && { IFS= read -r first 2>/dev/null || [ -n "${first:-}" ]; }; then
     title "Your lines"
-    { printf '%s\n' "$first"; cat; } | "$python" translate.py checkpoint="$checkpoint" \
-    decoding.length_penalty_form=power decoding.length_penalty=1.1 decoding.no_repeat_ngram=3
+    { printf '%s\n' "$first"; cat; } | "$python" translate.py checkpoint="$checkpoint"
 fi
 
 title "What now"
