@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python=${PYTHON:-.venv/bin/python}
 run=outputs/demo
 checkpoint=$run/checkpoints/best.pt
-demo_seconds=585  # for all of it but the packages
+demo_seconds=575  # for all of it but the packages
 other_updates=600  # two validations, the scoring and the translations take as long as so many updates
 trap 'exit 130' INT  # train.py ends cleanly on Ctrl-C; the demo must not go on with half a training
 
