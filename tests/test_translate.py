@@ -166,6 +166,17 @@ def test_an_option_that_no_output_can_meet_is_refused(checkpoints, tmp_path, opt
         translate(checkpoints[0], b"a\n", tmp_path, decoding=BeamConfig(**{option: ["a", phrase]}))
 
 
+def test_a_phrase_is_kept_out_though_it_is_a_part_of_a_token(checkpoints, tmp_path):
+    """Every beginning of every word that is written without it, in any search."""
+    for decoding in EVERY_SEARCH[:3]:
+        [plain] = replies(checkpoints[0], [{"source": "a b c d"}], tmp_path, decoding=decoding)
+        words = set(plain["translation"].split())
+        phrases = sorted({word[:size] for word in words for size in range(1, len(word) + 1)})
+        requests = [{"source": "a b c d", "forbidden": [phrase]} for phrase in phrases]
+        for phrase, reply in zip(phrases, replies(checkpoints[0], requests, tmp_path, decoding=decoding), strict=True):
+            assert f" {phrase}" not in f" {reply['translation']}"
+
+
 def test_an_empty_source_keeps_its_prefix(checkpoints, tmp_path):
     requests = [{"source": " ", "prefix": "c d"}, {"source": ""}]
     prefixed, blank = replies(checkpoints[0], requests, tmp_path, decoding=GreedyConfig())

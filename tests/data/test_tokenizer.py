@@ -275,21 +275,14 @@ def test_sampling_where_there_is_nothing_to_sample_is_refused(tmp_path):
         trained(sampling=1.5)
 
 
-def test_spellings_are_all_that_decode_to_the_text(tokenizer):
-    """Counted by going through every sequence of pieces that the text might begin with."""
-    text = "old cat"
-    [own] = tokenizer.encode([text])
-    found = tokenizer.spellings(text)
-    assert own in found
-    assert {tokenizer.decode(ids) for ids in found} == {text}
-    assert len(set(map(tuple, found))) == len(found)
-    written = "".join(tokenizer.pieces(own))
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    ways = [1] + [0] * len(written)
-    for stop in range(1, len(written) + 1):
-        ways[stop] = sum(ways[stop - len(piece)] for piece in pieces if piece and written[:stop].endswith(piece))
-    assert len(found) == (1 if tokenizer.kind == "byte" else ways[-1])
-    assert tokenizer.spellings("") == []
+def test_a_text_is_what_its_ids_write_one_behind_the_other(tokenizer):
+    written = tokenizer.written()
+    assert len(written) == tokenizer.vocab_size
+    for text in [*ASCII_LINES, "old cat", STRANGE]:
+        [ids] = tokenizer.encode([text])
+        assert b"".join(written[i] for i in ids).decode().strip() == tokenizer.decode(ids)
+    assert tokenizer.as_written("old cat").strip() == "old cat"
+    assert [written[i] for i in specials(tokenizer) if i != tokenizer.unk_id] == [b"", b"", b""]
 
 
 def test_pieces_name_every_id(tokenizer):

@@ -8,6 +8,7 @@ from tables import BOS, EOS, PAD, Table, every_output
 
 from headloom.decoding.beam import beam_search
 from headloom.decoding.constraints import Constraints
+from headloom.decoding.forbidden import ForbiddenPhrases, WrittenVocabulary
 from headloom.decoding.ranking import BY_PROBABILITY, LengthPenalty, Ranking
 from headloom.decoding.required import RequiredPhrases
 from headloom.decoding.sampling import sample_search
@@ -19,6 +20,12 @@ NUM = 12
 
 def holds(ids: Sequence[int], phrase: Sequence[int]) -> bool:
     return any(list(ids[i : i + len(phrase)]) == list(phrase) for i in range(len(ids) - len(phrase) + 1))
+
+
+def forbidding(*phrases: Sequence[int]) -> ForbiddenPhrases:
+    """Of a vocabulary in which every id writes a word of its own, so that a phrase is its ids."""
+    vocabulary = WrittenVocabulary([b" %d." % i for i in range(8)])
+    return ForbiddenPhrases(vocabulary, ["".join(f" {i}." for i in phrase) for phrase in phrases])
 
 
 def has_repeat(ids: Sequence[int], size: int) -> bool:
@@ -73,10 +80,10 @@ CONSTRAINTS: dict[str, tuple[Constraints, Callable[[list[int]], bool]]] = {
     "min_length": (Constraints(min_lengths=[4] * NUM), lambda ids: len(ids) + 1 >= 4),
     "prefix": (Constraints(prefixes=[[4, 3]] * NUM), lambda ids: ids[:2] == [4, 3]),
     "forbidden": (
-        Constraints(forbidden=[[[3, 4], [4, 4, 3]]] * NUM),
+        Constraints(forbidden=[forbidding([3, 4], [4, 4, 3])] * NUM),
         lambda ids: not holds(ids, [3, 4]) and not holds(ids, [4, 4, 3]),
     ),
-    "forbidden_word": (Constraints(forbidden=[[[3]]] * NUM), lambda ids: 3 not in ids),
+    "forbidden_word": (Constraints(forbidden=[forbidding([3])] * NUM), lambda ids: 3 not in ids),
     "no_repeat": (Constraints(no_repeat_ngram=2), lambda ids: not has_repeat(ids, 2)),
     "no_repeat_word": (Constraints(no_repeat_ngram=1), lambda ids: not has_repeat(ids, 1)),
     "required": (Constraints(required=[[[4, 3]]] * NUM), lambda ids: holds(ids, [4, 3])),
@@ -89,7 +96,7 @@ CONSTRAINTS: dict[str, tuple[Constraints, Callable[[list[int]], bool]]] = {
             min_lengths=[3] * NUM,
             prefixes=[[3]] * NUM,
             required=[[[4, 3]]] * NUM,
-            forbidden=[[[3, 3]]] * NUM,
+            forbidden=[forbidding([3, 3])] * NUM,
             no_repeat_ngram=2,
         ),
         lambda ids: (
@@ -154,7 +161,7 @@ def test_a_phrase_is_required_of_its_sentence_only(beam_size):
             max_lengths=[6 + seed % 4 for seed in seeds],
             constraints=Constraints(
                 required=[required[seed] for seed in seeds],
-                forbidden=[forbidden[seed] for seed in seeds],
+                forbidden=[forbidding(*forbidden[seed]) if forbidden[seed] else None for seed in seeds],
                 prefixes=[prefixes[seed] for seed in seeds],
             ),
             **IDS,
@@ -177,7 +184,7 @@ def test_a_beam_goes_on_when_each_row_of_it_holds_what_is_required():
 
 
 def test_what_cannot_be_had_gives_nothing():
-    constraints = Constraints(required=[[[3, 4, 3, 4]]], forbidden=[[[4, 3]]])
+    constraints = Constraints(required=[[[3, 4, 3, 4]]], forbidden=[forbidding([4, 3])])
     assert beam(1, constraints)[1] == [[NOTHING]]
     assert beam(1, Constraints(required=[[[3, 4, 3, 4]]]), longest=4)[1] == [[NOTHING]]
     assert beam(1, Constraints(required=[[[3, 4, 3, 4]]]), longest=5)[1][0][0].ids == [3, 4, 3, 4]

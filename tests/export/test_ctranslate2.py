@@ -25,6 +25,7 @@ from headloom.config.schema_export import ExportConfig
 from headloom.config.schema_position import Scaling, StretchConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, LineFormat, Split, TranslateConfig
+from headloom.decoding import ctranslate2_engine
 from headloom.errors import CheckpointError, ConfigError, DataError
 from headloom.export.command import export
 from headloom.export.ctranslate2 import CTranslate2
@@ -102,7 +103,7 @@ def test_what_cannot_be_expressed_is_refused_by_its_option(checkpoints, tmp_path
 EXACT_SEARCHES = [
     GreedyConfig(max_length=12),
     GreedyConfig(max_length=12, max_ratio=0.5),
-    GreedyConfig(max_length=12, forbidden=["b"]),
+    GreedyConfig(max_length=12, forbidden=["b", "c a"]),
     BeamConfig(max_length=12, beam_size=3, length_penalty=0.0),
 ]
 
@@ -263,6 +264,20 @@ def test_wishes_of_a_line_that_it_has_not_are_refused_by_name(folder, tmp_path):
     )
     assert "b" in plain["translation"]
     assert "b" not in other["translation"]
+
+
+@pytest.mark.parametrize("listed", [0, 1000])
+def test_forbidden_phrases_are_kept_out_though_few_of_their_tokens_are_listed(
+    checkpoint, folder, tmp_path, monkeypatch, listed
+):
+    monkeypatch.setattr(ctranslate2_engine, "MOST_SEQUENCES", listed)
+    for phrases in (["b"], ["a b", "c"], ["a", "b", "c"]):
+        decoding = GreedyConfig(max_length=12, forbidden=phrases)
+        ours = translate(checkpoint, LINES, tmp_path, decoding=decoding, precision=Precision.float32)
+        assert translate(folder, LINES, tmp_path, decoding=decoding) == ours
+        beam = BeamConfig(max_length=12, beam_size=3, num_best=2, forbidden=phrases)
+        text = "\n ".join(translate(folder, LINES, tmp_path, decoding=beam)).replace("\t", "\n ")
+        assert not any(f" {phrase}" in f" {text}" for phrase in phrases)
 
 
 def test_what_is_no_translation_is_refused(checkpoints, folder, tmp_path):

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from headloom.data.sentencepiece_model import load_processor, model_kind, read_pieces
+from headloom.data.sentencepiece_model import UNKNOWN_SURFACE, load_processor, model_kind, read_pieces
 from headloom.data.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
 
 KINDS_THAT_SAMPLE = ("bpe", "unigram")
-MOST_SPELLINGS = 64
-"""Of one text: all of a short word."""
+_BLANK = "\u2581"  # of pieces
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -53,7 +52,6 @@ class SentencePieceTokenizer(Tokenizer):
         self.fingerprint = hashlib.sha256(self._model).hexdigest()
         every_id = range(self.vocab_size)
         self._control = frozenset(i for i in every_id if self._processor.is_control(i))
-        self._unwritten = self._control | {self.unk_id}
         self._byte_of_id = {
             i: int(self._processor.id_to_piece(i)[1:-1], 16) for i in every_id if self._processor.is_byte(i)
         }
@@ -67,25 +65,17 @@ class SentencePieceTokenizer(Tokenizer):
         ids: list[list[int]] = self._processor.encode(list(texts), out_type=int, num_threads=-1)
         return ids
 
-    def spellings(self, text: str) -> list[list[int]]:
-        own = super().spellings(text)
-        if not own:
-            return []
-        written = "".join(self.pieces([i for ids in own for i in ids]))
-        begun: list[tuple[list[int], int]] = [([], 0)]  # ids, and how much of `written` they are
-        found: list[list[int]] = []
-        while begun and len(found) < MOST_SPELLINGS:
-            longer = []
-            for ids, place in begun[:MOST_SPELLINGS]:
-                if place == len(written):
-                    found.append(ids)
-                    continue
-                for stop in range(place + 1, len(written) + 1):
-                    i = self._processor.piece_to_id(written[place:stop])
-                    if i not in self._unwritten:
-                        longer.append(([*ids, i], stop))
-            begun = longer
-        return found if own[0] in found else own + found
+    def written(self) -> list[bytes]:
+        texts = [piece.replace(_BLANK, " ").encode("utf-8") for piece in self.pieces(range(self.vocab_size))]
+        for i, byte in self._byte_of_id.items():
+            texts[i] = bytes([byte])
+        for i in self._control:
+            texts[i] = b""
+        texts[self.unk_id] = UNKNOWN_SURFACE.encode("utf-8")
+        return texts
+
+    def as_written(self, text: str) -> str:
+        return str(self._processor.normalize(text)).replace(_BLANK, " ")
 
     def unknown(self, text: str) -> list[str]:
         [ids], pieces = self.encode([text]), self._processor.encode(text, out_type=str)

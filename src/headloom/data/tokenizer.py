@@ -46,6 +46,9 @@ class ByteTokenizer(Tokenizer):
     def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32) + self._FIRST for text in texts]
 
+    def written(self) -> list[bytes]:
+        return [*[b""] * self._FIRST, *(bytes([byte]) for byte in range(256))]
+
     def sample(self, texts: Sequence[str], *, seed: int) -> list[list[int]]:
         raise ConfigError("a byte tokenizer has one segmentation only; set the sampling strength to 0")
 

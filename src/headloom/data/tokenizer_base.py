@@ -32,12 +32,16 @@ class Tokenizer(ABC):
         """The ids of each text as a list, without bos and eos. Blank text may give none."""
         return [ids.tolist() for ids in self.encode_arrays(texts)]
 
-    def spellings(self, text: str) -> list[list[int]]:
-        """The ways in which ids may write `text`, that of `encode` among them, as ids without bos and eos.
+    @abstractmethod
+    def written(self) -> list[bytes]:
+        """What each id adds to a text, in UTF-8: maybe a part of a character.
 
-        All of them where there are few, else some that take few ids; none for blank text.
+        Nothing for one that `decode` leaves out. Joined, they are the text of ids, but for a blank before it.
         """
-        return [ids for ids in self.encode([text]) if ids]
+
+    def as_written(self, text: str) -> str:
+        """`text` in the characters that `written` has: folded as this tokenizer does before it cuts."""
+        return text
 
     def unknown(self, text: str) -> list[str]:
         """The parts of `text` for which there are no ids but unk, as far as they stand in a row."""

@@ -3,18 +3,19 @@
 A row's state follows from the tokens it holds, so it travels with the row when
 hypotheses are reordered. Probabilities stay those of the model: a constraint
 says what may be chosen, never how likely it was. Required phrases are in
-required.py.
+required.py, forbidden ones in forbidden.py.
 
 N rows of a search, L tokens so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headloom.decoding.candidates import Edits
+from headloom.decoding.forbidden import ForbiddenPhrases, State
 
 Phrases = Sequence[Sequence[int]]
 NO_TOKEN = -1
@@ -26,17 +27,17 @@ class Constraints:
 
     An output has at least `min_lengths` tokens, eos counted, unless its longest
     length is less; begins with its prefix, whatever else is forbidden; holds
-    none of the `forbidden` phrases and each of the `required` ones as
-    neighbouring tokens (beam search only); and repeats no `no_repeat_ngram`
-    tokens. `repetition_penalty` (greedy search and sampling) makes every token
-    that was there before less likely to be chosen: Keskar et al. (2019), section
-    4.1; 1: off. `contexts` are tokens before the output, such as a prompt, which
-    count as there for the last two.
+    none of the phrases that are `forbidden` (None: there are none) and each of
+    the `required` ones as neighbouring tokens (beam search only); and repeats
+    no `no_repeat_ngram` tokens. `repetition_penalty` (greedy search and
+    sampling) makes every token that was there before less likely to be chosen:
+    Keskar et al. (2019), section 4.1; 1: off. `contexts` are tokens before the
+    output, such as a prompt, which count as there for the last two.
     """
 
     min_lengths: Sequence[int] | None = None
     prefixes: Phrases | None = None
-    forbidden: Sequence[Phrases] | None = None
+    forbidden: Sequence[ForbiddenPhrases | None] | None = None
     required: Sequence[Phrases] | None = None
     contexts: Phrases | None = None
     no_repeat_ngram: int | None = None
@@ -48,7 +49,7 @@ class Constraints:
         return (
             self.min_lengths is not None
             or any(self.prefixes or ())
-            or any(self.forbidden or ())
+            or any(phrases is not None for phrases in self.forbidden or ())
             or self.no_repeat_ngram is not None
             or self.repetition_penalty != 1.0
         )
@@ -69,10 +70,12 @@ class ConstrainedRows:
         self.token_NL = token_BL[self.sentence_N]
         self.min_length_B = np.asarray(constraints.min_lengths or [0] * num_sentences)
         self.prefixes = [list(prefix) for prefix in constraints.prefixes or [()] * num_sentences]
-        self.phrases: dict[tuple[int, ...], NDArray[np.bool_]] = {}  # and the sentences that must not hold it
-        for b, phrases in enumerate(constraints.forbidden or ()):
-            for phrase in phrases:
-                self.phrases.setdefault(tuple(phrase), np.zeros(num_sentences, dtype=bool))[b] = True
+        forbidden = constraints.forbidden or [None] * num_sentences
+        self.texts: list[tuple[ForbiddenPhrases, State] | None] = [
+            None if phrases is None else (phrases, phrases.start)
+            for phrases in forbidden
+            for _ in range(rows_a_sentence)
+        ]
 
     def edits(self) -> Edits:
         """For the step that chooses the next token."""
@@ -83,9 +86,14 @@ class ConstrainedRows:
             if num_written < len(prefix)
         ]
         begun = {row for row, _ in forced}  # a prefix is written whatever else is forbidden
-        banned = [*self._too_short(num_written + 1), *self._phrases_about_to_end(num_written), *self._repeated_ngrams()]
+        banned = [*self._too_short(num_written + 1), *self._repeated_ngrams()]
+        row_N, id_N = _columns([(row, token) for row, token in banned if row not in begun])
+        ends = self._ends_of_phrases(begun)
         return Edits(
-            banned=_columns([(row, token) for row, token in banned if row not in begun]),
+            banned=(
+                np.concatenate([row_N, *(np.full(len(ids), row) for row, ids in ends)]),
+                np.concatenate([id_N, *(ids for _, ids in ends)]),
+            ),
             forced=_columns(forced),
             penalised=self._seen(),
             penalty=self.constraints.repetition_penalty,
@@ -95,21 +103,23 @@ class ConstrainedRows:
         """From now on row i is what `row_N[i]` was and `id_N[i]` behind it."""
         self.sentence_N = self.sentence_N[row_N]
         self.token_NL = np.concatenate([self.token_NL[row_N], id_N[:, None]], axis=1)
+        before = [self.texts[row] for row in row_N.tolist()]
+        self.texts = [
+            None if text is None else (text[0], text[0].after(text[1], token))
+            for text, token in zip(before, id_N.tolist(), strict=True)
+        ]
 
     def _too_short(self, length: int) -> list[tuple[int, int]]:
         rows = np.flatnonzero(self.min_length_B[self.sentence_N] > length)
         return [(row, self.eos_id) for row in rows.tolist()]
 
-    def _phrases_about_to_end(self, num_written: int) -> list[tuple[int, int]]:
-        found = []
-        for phrase, in_sentence_B in self.phrases.items():
-            before = len(phrase) - 1
-            if before > num_written:
-                continue
-            tail_NL = self.token_NL[:, self.token_NL.shape[1] - before :]
-            rows = np.flatnonzero((tail_NL == phrase[:-1]).all(axis=1) & in_sentence_B[self.sentence_N])
-            found += [(row, phrase[-1]) for row in rows.tolist()]
-        return found
+    def _ends_of_phrases(self, begun: Collection[int]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Rows, but for those that are `begun`, and the ids that would end a forbidden phrase there."""
+        return [
+            (row, text[0].banned(text[1]))
+            for row, text in enumerate(self.texts)
+            if text is not None and row not in begun
+        ]
 
     def _repeated_ngrams(self) -> list[tuple[int, int]]:
         size = self.constraints.no_repeat_ngram

@@ -14,6 +14,7 @@ import torch
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.beam import beam_search
 from headloom.decoding.constraints import Constraints
+from headloom.decoding.forbidden import ForbiddenPhrases, phrase_text, vocabulary_of
 from headloom.decoding.memory import in_halves
 from headloom.decoding.phrases import check_phrases
 from headloom.decoding.requests import Beam, Greedy, Sample
@@ -76,7 +77,8 @@ class Continuer:
         self.min_length = min(min_length, max_length)
         self.no_repeat_ngram = no_repeat_ngram
         check_phrases(tokenizer, required=required, forbidden=forbidden)
-        self.forbidden = [ids for text in forbidden for ids in tokenizer.spellings(text)]
+        phrases = [phrase_text(tokenizer, phrase) for phrase in forbidden]
+        self.forbidden = ForbiddenPhrases(vocabulary_of(tokenizer), phrases) if phrases else None
         self.required = [ids for ids in tokenizer.encode(list(required)) if ids]
 
     def texts(self, prompts: Sequence[str]) -> list[str]:

@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.forbidden import ForbiddenPhrases, vocabulary_of
 from headloom.decoding.ranking import Ranking
 from headloom.decoding.requests import Beam, Greedy, Search
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Sentence
 from headloom.errors import CheckpointError
 
+MOST_SEQUENCES = 1000
+"""Of tokens that spell forbidden phrases. The search knows no text and compares each of them with each row at every
+step, and there may be many thousands: where it finds one of the others, it searches again without that."""
+MOST_SEARCHES = 100
+"""For one sentence. After that it has no output: 100 ways to write a phrase are a model that writes nothing else."""
 TOKENS_AT_ONCE = 512
 """Source tokens that CTranslate2 computes together; more are slower on a CPU."""
 
@@ -89,6 +95,7 @@ class CTranslate2Search:
         self.id_of = {piece: i for i, piece in enumerate(self.target_pieces)}
         self.never = ((target_tokenizer.pad_id,), (target_tokenizer.bos_id,))
         self.decode = target_tokenizer.decode
+        self.target_tokenizer = target_tokenizer
         self.num_best = 1
         self.ranking = Ranking()
         self.options: dict[str, Any] = {"beam_size": 1, "no_repeat_ngram_size": no_repeat_ngram or 0}
@@ -108,25 +115,57 @@ class CTranslate2Search:
         for place, sentence in enumerate(sentences):
             assert not sentence.prefix
             assert not sentence.required
-            forbidden = tuple(tuple(phrase) for phrase in sentence.forbidden)
-            groups.setdefault((self._rounded_up(sentence.longest), sentence.shortest, forbidden), []).append(place)
+            limits = (self._rounded_up(sentence.longest), sentence.shortest)
+            groups.setdefault((*limits, sentence.forbidden), []).append(place)
         found: list[list[Hypothesis]] = [[] for _ in sentences]
         for (longest, shortest, forbidden), places in groups.items():
-            results = self.program.translate_batch(
-                [[self.source_pieces[i] for i in sentences[place].source] for place in places],
-                max_batch_size=TOKENS_AT_ONCE,
-                batch_type="tokens",
-                max_input_length=0,
-                max_decoding_length=longest - 1,
-                min_decoding_length=max(0, shortest - 1),
-                suppress_sequences=[[self.target_pieces[i] for i in phrase] for phrase in (*self.never, *forbidden)],
-                length_penalty=self.ranking.length_penalty,
-                return_scores=True,
-                **self.options,
-            )
-            for place, result in zip(places, results, strict=True):
-                found[place] = self._hypotheses(result, sentences[place].longest, longest)
+            phrases = ForbiddenPhrases(vocabulary_of(self.target_tokenizer), forbidden) if forbidden else None
+            suppressed = phrases.sequences(MOST_SEQUENCES) if phrases is not None else []
+            batch = [sentences[place] for place in places]
+            for place, result in zip(places, self._results(batch, longest, shortest, suppressed), strict=True):
+                if phrases is not None:
+                    result = self._without(phrases, result, sentences[place], longest, shortest, suppressed)
+                found[place] = (
+                    [NOTHING] if result is None else self._hypotheses(result, sentences[place].longest, longest)
+                )
         return found
+
+    def _results(
+        self, sentences: Sequence[Sentence], longest: int, shortest: int, suppressed: Sequence[tuple[int, ...]]
+    ) -> list[Any]:
+        results: list[Any] = self.program.translate_batch(
+            [[self.source_pieces[i] for i in sentence.source] for sentence in sentences],
+            max_batch_size=TOKENS_AT_ONCE,
+            batch_type="tokens",
+            max_input_length=0,
+            max_decoding_length=longest - 1,
+            min_decoding_length=max(0, shortest - 1),
+            suppress_sequences=[[self.target_pieces[i] for i in ids] for ids in (*self.never, *suppressed)],
+            length_penalty=self.ranking.length_penalty,
+            return_scores=True,
+            **self.options,
+        )
+        return results
+
+    def _without(
+        self,
+        phrases: ForbiddenPhrases,
+        result: Any,
+        sentence: Sentence,
+        longest: int,
+        shortest: int,
+        suppressed: Sequence[tuple[int, ...]],
+    ) -> Any:
+        """The result of a search in which no phrase is met in any tokens; None: there is none."""
+        met: list[tuple[int, ...]] = []
+        for _ in range(MOST_SEARCHES):
+            outputs = [[self.id_of[piece] for piece in pieces] for pieces in result.hypotheses]
+            again = [ids for output in outputs if (ids := phrases.found_in(output)) is not None]
+            if not again:
+                return result
+            met += again
+            [result] = self._results([sentence], longest, shortest, [*suppressed, *met])
+        return None
 
     def _hypotheses(self, result: Any, longest: int, searched: int) -> list[Hypothesis]:
         """The best of one sentence; `searched`: the limit of the search, `longest`: that of the sentence."""

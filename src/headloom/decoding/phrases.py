@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from headloom.data.tokenizer_base import Tokenizer
+from headloom.decoding.forbidden import phrase_text
 from headloom.errors import ConfigError
 
 
@@ -15,7 +16,7 @@ def unwritable(tokenizer: Tokenizer, phrase: str) -> str | None:
 
 def blank(tokenizer: Tokenizer, phrase: str) -> str | None:
     """As `unwritable`, of a phrase that no output is to hold: what cannot be spelled is never there."""
-    return None if any(tokenizer.encode([phrase])) else "which is blank"
+    return None if any(tokenizer.encode([phrase])) and phrase_text(tokenizer, phrase) != " " else "which is blank"
 
 
 def check_phrases(tokenizer: Tokenizer, *, required: Sequence[str], forbidden: Sequence[str]) -> None:

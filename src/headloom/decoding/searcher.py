@@ -6,7 +6,7 @@ B sentences of a batch, S source length, T target length.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -19,6 +19,7 @@ from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.beam import beam_search
 from headloom.decoding.constraints import Constraints
 from headloom.decoding.ensemble import Ensemble, Watched
+from headloom.decoding.forbidden import ForbiddenPhrases, vocabulary_of
 from headloom.decoding.forced import alignment_attention, forced_log_probabilities
 from headloom.decoding.mbr import expected_utilities
 from headloom.decoding.requests import Beam, Greedy, MinimumBayesRisk, Sample, Search, Utility
@@ -32,7 +33,10 @@ _SIMILARITY = {Utility.chrf: metrics.mutual_chrf, Utility.bleu: metrics.mutual_b
 
 @dataclass(frozen=True)
 class Sentence:
-    """A source and what its output must be like, in ids without bos and eos; lengths count eos."""
+    """A source and what its output must be like, in ids without bos and eos; lengths count eos.
+
+    `forbidden`: texts as `forbidden.phrase_text` gives them.
+    """
 
     source: Sequence[int]
     longest: int
@@ -40,7 +44,7 @@ class Sentence:
     seed: int = 0
     prefix: Sequence[int] = ()
     required: Sequence[Sequence[int]] = ()
-    forbidden: Sequence[Sequence[int]] = field(default=())
+    forbidden: tuple[str, ...] = ()
 
 
 class Searcher:
@@ -158,10 +162,15 @@ class Searcher:
             )
 
     def _constraints(self, sentences: Sequence[Sentence], repetition_penalty: float) -> Constraints | None:
+        phrases = {
+            some: ForbiddenPhrases(vocabulary_of(self.target_tokenizer), some)
+            for some in {s.forbidden for s in sentences}
+            if some
+        }
         constraints = Constraints(
             min_lengths=[s.shortest for s in sentences] if any(s.shortest > 1 for s in sentences) else None,
             prefixes=[s.prefix for s in sentences],
-            forbidden=[s.forbidden for s in sentences],
+            forbidden=[phrases.get(s.forbidden) for s in sentences],
             required=[s.required for s in sentences],
             no_repeat_ngram=self.no_repeat_ngram,
             repetition_penalty=repetition_penalty,

@@ -18,6 +18,7 @@ from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.alignment import Alignment, word_alignment, words_of
 from headloom.decoding.counts import Counts
 from headloom.decoding.engine import BatchSearch, Engine
+from headloom.decoding.forbidden import phrase_text
 from headloom.decoding.memory import in_halves
 from headloom.decoding.phrases import check_phrases
 from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request, Sample, Search
@@ -123,7 +124,7 @@ class Translator:
             )
         self.engine = engine
         check_phrases(target_tokenizer, required=required, forbidden=forbidden)
-        self.forbidden = self._spellings(forbidden)
+        self.forbidden = [phrase_text(target_tokenizer, phrase) for phrase in forbidden]
         self.required = self._phrases(required)
         holders = self.searcher.models if engine is None else [engine]
         positions = [holder.max_length for holder in holders if holder.max_length is not None]
@@ -280,14 +281,11 @@ class Translator:
             seed=seed,
             prefix=prefix,
             required=required,
-            forbidden=[*self.forbidden, *self._spellings(request.forbidden)],
+            forbidden=(*self.forbidden, *(phrase_text(self.target_tokenizer, text) for text in request.forbidden)),
         )
 
     def _phrases(self, texts: Sequence[str]) -> list[list[int]]:
         return [ids for ids in self.target_tokenizer.encode(list(texts)) if ids]
-
-    def _spellings(self, texts: Sequence[str]) -> list[list[int]]:
-        return [ids for text in texts for ids in self.target_tokenizer.spellings(text)]
 
     def _batches(self, sentences: Sequence[Sentence]) -> Iterator[list[int]]:
         rows = self.method.rows_a_sentence
