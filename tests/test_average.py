@@ -63,6 +63,13 @@ def evaluate(checkpoint: Path, output: Path) -> dict:
     )
 
 
+def test_an_average_that_finds_no_room_is_to_be_made_again(trained, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    options = AverageConfig(run=trained, last=2, output=tmp_path / "file" / "average.pt")
+    with pytest.raises(CheckpointError, match=r"free space or permissions in the folder, then average again$"):
+        average(options)
+
+
 def test_the_best_checkpoints_are_kept_beside_the_newest(trained):
     names = {path.stem for path in folder(trained).glob("*.pt")}
     ranked = {name for name in names if name.startswith("best_")}

@@ -53,7 +53,7 @@ def average(config: AverageConfig) -> Path:
     contents = average_checkpoints(paths)
     if output.exists() and not _holds(output, contents):
         raise ConfigError(f"output={output} is there already and is not this average: remove it, or name another file")
-    save_checkpoint(output, contents)
+    save_checkpoint(output, contents, then="average again")
     logger.info("%s: the mean of %d checkpoints", output, len(paths))
     for path in paths:
         logger.info("  %s", path)

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,79 @@ def test_a_command_that_is_ended_leaves_nothing_half_written(number, status, tmp
     assert process.returncode == status
     assert said.split() == ["command:", "interrupted" if number == signal.SIGINT else "terminated"]
     assert list(tmp_path.iterdir()) == []
+
+
+UNWRITABLE = """
+import resource, sys
+from pathlib import Path
+from headloom.config.ending import status_of
+from headloom.data.whole_files import folder_written_beside, written_beside
+from headloom.decoding.filter import opened
+
+def stdout():
+    print("text")
+
+def file():
+    with written_beside(Path("file")) as file:
+        file.write_bytes(bytes(9999))
+
+def folder():
+    with folder_written_beside(Path("folder"), complete=Path("folder")) as folder:
+        (folder / "part").write_bytes(bytes(9999))
+
+def place():
+    with written_beside(Path("/proc/file")) as file:
+        file.write_text("text")
+
+def stdin():
+    with opened(Path("-")) as (stream, _):
+        stream.read()
+
+def numbers():
+    with open("file", "w") as file:
+        print(file.fileno())
+
+def fault():
+    open("nothing")
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.exit(status_of(globals()[sys.argv[1]], "command"))
+"""
+
+
+def ended(act: str, redirected: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-c", UNWRITABLE, act]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("act", "redirected", "said"),
+    [
+        ("stdout", ">/dev/full", "the output cannot be written (No space left on device): free space, or choose"),
+        ("file", "", "file cannot be written (File too large): free space, or choose another place"),
+        ("folder", "", "folder cannot be written (File too large): free space, or choose another place"),
+        ("place", "", "/proc/file cannot be written ("),
+        ("stdout", ">&-", "standard output is closed: send it to a file, or to /dev/null"),
+        ("stdin", "<&-", "standard input is closed: set input=FILE, or pipe lines into it"),
+    ],
+)
+def test_what_cannot_be_written_or_read_is_said_in_one_line(act, redirected, said, tmp_path):
+    done = ended(act, redirected, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"command: {said}")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_stream_is_no_number_for_a_file(tmp_path):
+    for closed in ("<&-", "2>&-", "<&- 2>&-"):
+        done = ended("numbers", closed, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 2
+
+
+def test_a_file_that_a_program_misses_is_its_own_fault(tmp_path):
+    assert "Traceback" in ended("fault", "", tmp_path).stderr
 
 
 def test_a_command_leaves_the_handler_of_a_signal_as_it_was():

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -48,6 +49,18 @@ def test_every_task_is_exported_and_read_again(checkpoints, tmp_path, caplog, ta
     assert description.contents["labels"] == contents.get("labels")
     assert description.config.task.kind.name == task
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_export_that_finds_no_room_leaves_nothing(checkpoint, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, limits[1]))  # what a full disk looks like to one file
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            exported(checkpoint, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(caught.value.filename).startswith(f"{tmp_path}/out.partial-")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_plain_tensors_and_standard_tokenizers(checkpoint, tmp_path):

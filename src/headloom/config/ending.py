@@ -4,6 +4,7 @@ Status 0: done. 1: a file, a checkpoint or the training failed. 2: an option was
 141: the reader of a pipe went away. 143: terminated.
 """
 
+import errno
 import os
 import signal as signals
 import sys
@@ -13,9 +14,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 from headloom.config import several
+from headloom.data.whole_files import MARK
 from headloom.errors import CheckpointError, ConfigError, DataError, RankLost, TrainingDiverged
 
 OF_THE_USER = (ConfigError, DataError, CheckpointError, TrainingDiverged, RankLost)
+CANNOT_BE_WRITTEN = frozenset((errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO))
+"""What the system says of a disk that is full or broken, or of a limit on files: no fault of the program."""
 STATUS_OPTION, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_CLOSED_PIPE, STATUS_TERMINATED = 2, 1, 130, 141, 143
 
 
@@ -29,24 +33,59 @@ def status_of(act: Callable[[], None], command: str) -> int:
     # cores that others use too are ten times slower than one; on idle cores this costs nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     seen: list[int] = []
+    _occupy_closed_streams()
+    if sys.stdout is None:
+        several.say_of_this_rank(command, "standard output is closed: send it to a file, or to /dev/null")
+        return STATUS_FAILED
     try:
         with _raising(seen):
             act()
+            sys.stdout.flush()  # what cannot be written is met here, and not in the interpreter's own last flush
     except OF_THE_USER as error:
         several.say_of_this_rank(command, one_line(error))
         return STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at its end: let it flush into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _flush_or_drop_output()
         return STATUS_CLOSED_PIPE
     except (Exception, KeyboardInterrupt, Terminated) as error:
         # A package that is being loaded may swallow what a signal raises, and fail later for what it lacks then.
         if isinstance(error, Exception) and not seen:
-            raise
+            if (reason := _unwritten(error)) is None:
+                raise
+            _flush_or_drop_output()
+            several.say_of_this_rank(command, reason)
+            return STATUS_FAILED
         is_interrupt = seen[0] == signals.SIGINT if seen else isinstance(error, KeyboardInterrupt)
         sys.stderr.write(f"{command}: {'interrupted' if is_interrupt else 'terminated'}\n")
         return STATUS_INTERRUPTED if is_interrupt else STATUS_TERMINATED
     return 0
+
+
+def _occupy_closed_streams() -> None:
+    """Where the shell closed a standard stream, its number would go to the next file that is opened."""
+    for stream, flags in ((sys.stdin, os.O_RDONLY), (sys.stdout, os.O_WRONLY), (sys.stderr, os.O_WRONLY)):
+        if stream is None:
+            os.open(os.devnull, flags)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # for as long as the process lives
+
+
+def _unwritten(error: Exception) -> str | None:
+    """What to say where a file could not be written; None: it is another error."""
+    if not isinstance(error, OSError):
+        return None
+    written, is_partial, _ = str(error.filename or "the output").partition(MARK)
+    if error.errno not in CANNOT_BE_WRITTEN and not is_partial:
+        return None
+    return f"{written} cannot be written ({error.strerror}): free space, or choose another place"
+
+
+def _flush_or_drop_output() -> None:
+    """The interpreter flushes stdout once more at its end: what cannot be written is to be gone by then."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -65,7 +65,6 @@ def run_once(work: Callable[[Any, frozenset[str]], object], *, name: str, conf: 
             return
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
         work(checked.configs[0], checked.given)
-        sys.stdout.flush()  # a closed pipe is met here, and not in the interpreter's own last flush
 
     return status_of(act, f"{name}.py")
 

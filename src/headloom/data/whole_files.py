@@ -4,6 +4,7 @@ What is being written has `.partial-` in its name. A process that is killed
 leaves it behind; it is removed once it is old.
 """
 
+import errno
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_MARK = ".partial-"
+MARK = ".partial-"
 _ABANDONED_AFTER_SECONDS = 2 * 24 * 3600
 
 
@@ -25,7 +26,8 @@ def written_beside(path: Path) -> Iterator[Path]:
     remove_abandoned(path.parent)
     partial = _partial_name(path)
     try:
-        yield partial
+        with _naming(partial):
+            yield partial
         _to_disk(partial)
         partial.replace(path)
         _to_disk(path.parent)  # or a power cut takes the new name
@@ -44,7 +46,8 @@ def folder_written_beside(path: Path, *, complete: Path) -> Iterator[Path]:
     partial = _partial_name(path)
     partial.mkdir()
     try:
-        yield partial
+        with _naming(partial):
+            yield partial
         for file in partial.iterdir():
             _to_disk(file)
         try:
@@ -57,12 +60,23 @@ def folder_written_beside(path: Path, *, complete: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+@contextmanager
+def _naming(partial: Path) -> Iterator[None]:
+    """A write that finds no room does not say in which file: let it name `partial`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            error.filename = str(partial)
+        raise
+
+
 def remove_abandoned(folder: Path, *, after_seconds: float = _ABANDONED_AFTER_SECONDS) -> None:
     """Remove what a process left half-written in `folder` and nobody has touched for so long: two days.
 
     Where no other process writes to `folder`, `after_seconds` may be 0.
     """
-    for partial in folder.glob(f"*{_MARK}*"):
+    for partial in folder.glob(f"*{MARK}*"):
         files = [partial, *partial.iterdir()] if partial.is_dir() else [partial]
         try:
             touched_at = max(file.stat().st_mtime for file in files)
@@ -76,7 +90,7 @@ def remove_abandoned(folder: Path, *, after_seconds: float = _ABANDONED_AFTER_SE
 
 
 def _partial_name(path: Path) -> Path:
-    return path.with_name(f"{path.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}")
+    return path.with_name(f"{path.name}{MARK}{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _to_disk(path: Path) -> None:

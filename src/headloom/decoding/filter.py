@@ -50,7 +50,7 @@ def filter_lines(
     Raises:
         DataError: a line cannot be used, or the file cannot be read.
     """
-    is_conversation = source == STANDARD_STREAM and sys.stdin.isatty()
+    is_conversation = source == STANDARD_STREAM and sys.stdin is not None and sys.stdin.isatty()
     with opened(source) as (stream, name), _output(target) as output:
         lines = read_items(stream, name, predictor, line_format, on_bad_line)
         arriving: Iterable[Read[Item] | Bad | None] = as_they_arrive(lines) if source == STANDARD_STREAM else lines
@@ -159,7 +159,11 @@ class _Writer(Generic[Item]):
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """A binary stream and what to call it."""
+    """A binary stream and what to call it.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     if path != STANDARD_STREAM:
         try:
             stream = path.open("rb")
@@ -168,6 +172,8 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
         with stream:
             yield stream, str(path)
         return
+    if sys.stdin is None:
+        raise DataError("standard input is closed: set input=FILE, or pipe lines into it")
     if sys.stdin.isatty():
         sys.stderr.write("Type a line and press Enter; Ctrl-D ends.\n")
     # Not sys.stdin: the reading thread may hold its lock when the interpreter ends. Nor is it closed: that would wait

@@ -2,6 +2,10 @@
 
 import hashlib
 import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from headloom.config.schema_export import ExportConfig
@@ -17,6 +21,8 @@ from headloom.work.base import Trained
 from headloom.work.families import load_trained
 
 logger = logging.getLogger(__name__)
+
+_NUMBER_IN_RUST = re.compile(r"\(os error (\d+)\)")
 
 
 def export(config: ExportConfig) -> None:
@@ -48,10 +54,22 @@ def write_checked(format: Format, trained: Trained, sample: Sample, checkpoint: 
     """Write `output`, which appears when the export has passed the gate."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with folder_written_beside(output, complete=output / EXPORT_NAME) as partial:
-        format.write(trained, partial)
+        with _as_errors_of_python(partial):
+            format.write(trained, partial)
         write_description(trained, partial, format=format.name, checkpoint=sha256_of(checkpoint))
         gate.check(trained, format.opened(trained, partial), sample, is_exact=format.is_exact)
     logger.info("%s: step %d of %s for %s", output, trained.step, checkpoint, format.name)
+
+
+@contextmanager
+def _as_errors_of_python(folder: Path) -> Iterator[None]:
+    """Libraries written in Rust have exceptions of their own for a file that cannot be written to `folder`."""
+    try:
+        yield
+    except Exception as error:
+        if (number := _NUMBER_IN_RUST.search(str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
 
 
 def sha256_of(path: Path) -> str:

@@ -20,21 +20,23 @@ from headloom.errors import CheckpointError
 
 FORMAT = 1
 MAGIC = "headloom"
+GO_ON = "go on with resume=auto"
 NOT_AS_WRITTEN = "{} does not read as it was written: the disk or the memory may be faulty"
 
 
-def save_checkpoint(path: Path, contents: Mapping[str, Any]) -> None:
+def save_checkpoint(path: Path, contents: Mapping[str, Any], *, then: str = GO_ON) -> None:
     """Write `contents` to `path`, or leave the file that was there untouched.
 
     `contents` holds tensors, bytes and plain Python values only, so that
     loading a stranger's checkpoint cannot run a stranger's code. The file is
     written beside its name, forced to the disk, read again, and renamed: a
-    reader sees the old file or the new one, whenever the writer dies.
+    reader sees the old file or the new one, whenever the writer dies. `then`
+    tells the user what to do once there is room for it.
 
     Raises:
         CheckpointError: the disk is full, the folder cannot be written to, or what was written does not read back.
     """
-    with saying_why(path, num_bytes=_num_bytes(contents)), written_beside(path) as partial:
+    with saying_why(path, num_bytes=_num_bytes(contents), then=then), written_beside(path) as partial:
         with _Noting(partial.open("wb", buffering=0)) as file:
             try:
                 torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
@@ -77,7 +79,7 @@ class _Noting(io.BufferedWriter):
 
 
 @contextmanager
-def saying_why(path: Path, *, num_bytes: int) -> Iterator[None]:
+def saying_why(path: Path, *, num_bytes: int, then: str = GO_ON) -> Iterator[None]:
     """Inside, `path` is written with `written_beside`; it takes `num_bytes`, about."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,7 @@ def saying_why(path: Path, *, num_bytes: int) -> Iterator[None]:
             reason += f": it takes {num_bytes / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
         raise CheckpointError(
             f"{path} cannot be written ({reason}); earlier checkpoints are untouched: "
-            "free space or permissions in the folder, then go on with resume=auto"
+            f"free space or permissions in the folder, then {then}"
         ) from error
 
 
