@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split, TranslateConfig
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
+from headloom.work.results_file import write_results
 
 ROOT = Path(__file__).parent.parent
 FLOAT32 = {"device": Device.cpu, "precision": Precision.float32}
@@ -199,6 +201,12 @@ def test_checkpoints_and_translations_are_compared_in_one_table(trained, tmp_pat
                 checkpoint=checkpoints / "best.pt", compare=[text], decoding=GreedyConfig(max_length=20), **FLOAT32
             )
         )
+
+
+def test_numbers_that_are_none_are_null_in_json(tmp_path):
+    write_results(tmp_path / "a.json", {"loss": math.nan, "rows": [{"loss": math.inf, "bleu": 1.5}], "name": "x"})
+    found = json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
+    assert found == {"loss": None, "rows": [{"loss": None, "bleu": 1.5}], "name": "x"}
 
 
 def test_scores_go_into_the_run_s_folder_and_to_stdout(trained, capsys):

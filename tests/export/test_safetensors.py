@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from headloom.export.gate import check
 from headloom.export.own import own_runtime
 from headloom.export.safetensors import Safetensors, read_weights
 from headloom.export.sample import sample_of
-from headloom.training.checkpoint import load_checkpoint
+from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 from headloom.work.base import Trained
 from headloom.work.families import load_trained
 
@@ -61,6 +62,17 @@ def test_an_export_that_finds_no_room_leaves_nothing(checkpoint, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(caught.value.filename).startswith(f"{tmp_path}/out.partial-")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_not_finite_are_not_exported(checkpoint, tmp_path):
+    contents = load_checkpoint(checkpoint)
+    name = [*contents["model"]][3]
+    contents["model"][name].view(-1)[0] = math.nan
+    del contents["magic"], contents["format"]
+    save_checkpoint(tmp_path / "broken.pt", contents)
+    with pytest.raises(CheckpointError, match=rf"broken\.pt cannot be exported: {name} holds numbers that are not fin"):
+        exported(tmp_path / "broken.pt", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_is_plain_tensors_and_standard_tokenizers(checkpoint, tmp_path):

@@ -1,7 +1,6 @@
 """A checkpoint of the encoder with a head, scored by evaluate.py."""
 
 import io
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from headloom.tasks.tagging import TaggingEvaluation
 from headloom.work.base import Trained
 from headloom.work.baseline import baseline_scores, require_baseline
 from headloom.work.classification import MAX_DRAWN_CLASSES, LabelledEvaluation
+from headloom.work.results_file import write_results
 
 if TYPE_CHECKING:
     from headloom.data.text import Corpus, TextPairs
@@ -78,9 +78,7 @@ def evaluate_classification(trained: Trained, config: EvaluateConfig, output: Pa
     if config.baseline:
         corpus = build_labelled.build_labelled_corpus(kept)
         results["baseline"] = baseline_scores(trained.config, corpus.train, corpus.valid, rows)
-    text = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
-    with written_beside(output / "evaluation.json") as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
+    write_results(output / "evaluation.json", results)
     _print_scores(evaluation.metrics, results.get("baseline", {}))
     if not isinstance(evaluation, RegressionEvaluation):
         sys.stdout.write(scores_table(evaluation.scores[:SHOWN_SCORES]))

@@ -1,6 +1,5 @@
 """An embedding checkpoint in use: pairs compared by evaluate.py, vectors of lines by translate.py."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +12,13 @@ from headloom import build_embedding
 from headloom.config.rules import no_effect
 from headloom.config.schema_use import EvaluateConfig, LineFormat, TranslateConfig
 from headloom.config.strict import check_can_be_written
-from headloom.data.whole_files import written_beside
 from headloom.decoding.lines import Reply, text_of
 from headloom.decoding.vectors import VECTOR_SUFFIX
 from headloom.errors import ConfigError
 from headloom.models.embedder import Embedder
 from headloom.tasks.embedding import embed, likeness_correlation
 from headloom.work.base import Trained
+from headloom.work.results_file import write_results
 from headloom.work.running_text import saved_tokenizer
 
 
@@ -99,8 +98,7 @@ def evaluate_embedding(trained: Trained, config: EvaluateConfig, output: Path) -
         metrics = task.evaluate(trained.model, batches, None, encoding, description=name)
     results = {"checkpoint": str(config.checkpoint), "step": trained.step, "data": name, **metrics}
     output.mkdir(parents=True, exist_ok=True)
-    with written_beside(output / "evaluation.json") as partial:
-        partial.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    write_results(output / "evaluation.json", results)
     for key, value in metrics.items():
         sys.stdout.write(f"{key:<12}{value:>9.4f}\n")
     sys.stdout.write(f"{name}; evaluation.json in {output}\n")

@@ -1,6 +1,5 @@
 """A language-model checkpoint in use: a text scored by evaluate.py, lines continued by translate.py."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from headloom.config import rules, schema_language
 from headloom.config.schema_data import DataConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.config.strict import check_can_be_written
-from headloom.data.files import written_beside
 from headloom.data.prepared import lines_folder
 from headloom.data.running_text import RunningText, open_text
 from headloom.data.text_store import tokenize_text
@@ -20,6 +18,7 @@ from headloom.errors import ConfigError, DataError
 from headloom.models.lm import LanguageModel
 from headloom.work.base import Trained
 from headloom.work.language_modeling_filter import ContinuingPredictor
+from headloom.work.results_file import write_results
 from headloom.work.running_text import saved_tokenizer
 
 
@@ -86,8 +85,7 @@ def evaluate_language_model(trained: Trained, config: EvaluateConfig, output: Pa
         **metrics,
     }
     output.mkdir(parents=True, exist_ok=True)
-    with written_beside(output / "evaluation.json") as partial:
-        partial.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    write_results(output / "evaluation.json", results)
     for key, value in metrics.items():
         sys.stdout.write(f"{key:<20}{value:>9.4f}\n")
     sys.stdout.write(f"{len(tokens):,} tokens of {name}; evaluation.json in {output}\n")

@@ -1,6 +1,5 @@
 """A checkpoint of masked language modelling in use: a text scored by evaluate.py."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,11 @@ from headloom import build_pretraining
 from headloom.config.schema_use import EvaluateConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.text_store import tokenize_text
-from headloom.data.whole_files import written_beside
 from headloom.errors import ConfigError
 from headloom.models.masked import MaskedLanguageModel
 from headloom.work.base import Trained
 from headloom.work.language_modeling_use import text_to_score
+from headloom.work.results_file import write_results
 from headloom.work.running_text import saved_tokenizer
 
 
@@ -48,8 +47,7 @@ def evaluate_masked_language_model(trained: Trained, config: EvaluateConfig, out
         **metrics,
     }
     output.mkdir(parents=True, exist_ok=True)
-    with written_beside(output / "evaluation.json") as partial:
-        partial.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    write_results(output / "evaluation.json", results)
     for key, value in metrics.items():
         sys.stdout.write(f"{key:<12}{value:>9.4f}\n")
     sys.stdout.write(f"{len(tokens):,} tokens of {name}; evaluation.json in {output}\n")

@@ -13,6 +13,7 @@ from headloom.config import rules
 from headloom.config.schema_decoding import option_that_was_set
 from headloom.config.schema_use import EvaluateConfig
 from headloom.errors import ConfigError, DataError
+from headloom.work.results_file import write_results
 from headloom.work.translation_scores import (
     Texts,
     add_scores,
@@ -22,7 +23,6 @@ from headloom.work.translation_scores import (
     print_scores,
     require_comet,
     write_evaluation,
-    write_json,
 )
 
 ScoreCheckpoint = Callable[[Path, Path], Mapping[str, Any]]
@@ -160,7 +160,7 @@ def _compare(
             sys.stdout.write(f"{metric:<12}{signature}\n")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        write_json(output / "comparison.json", comparison)
+        write_results(output / "comparison.json", comparison)
         lengths = {name: found.get("by_source_length") for name, found in comparison["systems"].items()}
         if all(lengths.values()):
             plot_lengths(output / "by_source_length.png", lengths)

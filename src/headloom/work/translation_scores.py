@@ -6,7 +6,6 @@ Loads no torch. A row of the table by length is a mapping: `shortest` and `longe
 
 import importlib.metadata
 import importlib.util
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from headloom import metrics
 from headloom.data.files import read_lines, written_beside
 from headloom.errors import ConfigError, DataError
+from headloom.work.results_file import write_results
 
 Row = dict[str, Any]
 Loss = Callable[[np.ndarray], float]
@@ -183,7 +183,7 @@ def write_evaluation(output: Path, results: Mapping[str, Any], texts: Texts) -> 
         write_lines(output / "source.txt", texts.sources)
     write_lines(output / "reference.txt", texts.references)
     write_lines(output / "hypotheses.txt", texts.hypotheses)
-    write_json(output / "evaluation.json", results)
+    write_results(output / "evaluation.json", results)
     if results["by_source_length"]:
         plot_lengths(output / "by_source_length.png", {"": results["by_source_length"]})
 
@@ -201,11 +201,6 @@ def plot_lengths(path: Path, systems: Mapping[str, Sequence[Row]]) -> None:
     }
     with written_beside(path) as partial:
         partial.write_bytes(length_plot(labels, values))
-
-
-def write_json(path: Path, results: Mapping[str, Any]) -> None:
-    with written_beside(path) as partial:
-        partial.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
