@@ -177,6 +177,15 @@ def test_a_phrase_is_kept_out_though_it_is_a_part_of_a_token(checkpoints, tmp_pa
             assert f" {phrase}" not in f" {reply['translation']}"
 
 
+def test_a_prefix_that_is_forbidden_is_a_bad_line(checkpoints, tmp_path):
+    for own, decoding in (["c d"], GreedyConfig(**SHORT)), ([], GreedyConfig(**SHORT, forbidden=["c d"])):
+        requests = [{"source": "a", "prefix": "a c d", "forbidden": own}]
+        with pytest.raises(
+            DataError, match="line 1 has 'a c d' in field 'prefix', which holds 'c d', and that is forb"
+        ):
+            replies(checkpoints[0], requests, tmp_path, decoding=decoding)
+
+
 def test_an_empty_source_keeps_its_prefix(checkpoints, tmp_path):
     requests = [{"source": " ", "prefix": "c d"}, {"source": ""}]
     prefixed, blank = replies(checkpoints[0], requests, tmp_path, decoding=GreedyConfig())

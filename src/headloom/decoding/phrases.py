@@ -19,6 +19,12 @@ def blank(tokenizer: Tokenizer, phrase: str) -> str | None:
     return None if any(tokenizer.encode([phrase])) and phrase_text(tokenizer, phrase) != " " else "which is blank"
 
 
+def forbidden_in(tokenizer: Tokenizer, text: str, forbidden: Sequence[str]) -> str | None:
+    """The first of the `forbidden` phrases that `text` holds from the beginning of a word on."""
+    written = phrase_text(tokenizer, text)
+    return next((phrase for phrase in forbidden if phrase_text(tokenizer, phrase) in written), None)
+
+
 def check_phrases(tokenizer: Tokenizer, *, required: Sequence[str], forbidden: Sequence[str]) -> None:
     """Raises:
     ConfigError: one of them cannot be asked of an output.

@@ -6,7 +6,7 @@ from typing import Any
 
 from headloom.decoding.counts import Counts
 from headloom.decoding.lines import Reply, text_of, texts_of, whole_number_of
-from headloom.decoding.phrases import blank, unwritable
+from headloom.decoding.phrases import blank, forbidden_in, unwritable
 from headloom.decoding.requests import Beam, MinimumBayesRisk, Output, Request, Sample
 from headloom.decoding.translator import Translator
 from headloom.errors import DataError
@@ -62,6 +62,11 @@ class TranslationPredictor:
         for name, phrase, obstacle in asked:
             if reason := obstacle(self.translator.target_tokenizer, phrase):
                 raise DataError(f"has {phrase!r} in field {name!r}, {reason}")
+        forbidden = [*self.translator.forbidden, *request.forbidden]
+        if held := forbidden_in(self.translator.target_tokenizer, request.prefix, forbidden):
+            raise DataError(
+                f"has {request.prefix!r} in field 'prefix', which holds {held.strip()!r}, and that is forbidden"
+            )
 
     def answer(self, items: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
         with self.translator.computing():  # around all batches: at its end converted weights are dropped
