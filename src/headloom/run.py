@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 import torch
 
+from headloom.config import saved
 from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_decoding import DecodingEngine
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
@@ -19,6 +20,7 @@ from headloom.decoding.lines import Format, OnBadLine
 from headloom.decoding.vectors import VECTOR_SUFFIX, write_vectors
 from headloom.nn.packing import pack_weights
 from headloom.ranks import ALONE, Ranks
+from headloom.training.checkpoint import load_checkpoint
 from headloom.training.memory import keep_freed_memory
 from headloom.work import families
 from headloom.work.base import Trained
@@ -95,7 +97,7 @@ def evaluate(config: EvaluateConfig, given: frozenset[str] | None = None) -> dic
             one = families.decoding_as_trained(one, trained, given)
         return families.evaluate(trained, one, folder, [_load(config, more) for more in config.ensemble])
 
-    return evaluate_systems(config, output, score)
+    return evaluate_systems(config, output, score, task_of=_task_of)
 
 
 def translate(config: TranslateConfig, given: frozenset[str] | None = None) -> None:
@@ -145,6 +147,14 @@ def _load(config: EvaluateConfig | TranslateConfig, path: Path) -> Trained:
 
         return with_engine(trained, path)
     return trained
+
+
+def _task_of(path: Path) -> str:
+    if path.is_dir():
+        from headloom.export.folder import read_description
+
+        return read_description(path).config.task.kind.name
+    return saved.from_plain(load_checkpoint(path, mapped=True)["config"]).task.kind.name
 
 
 def _run_dir(checkpoint: Path) -> Path:

@@ -41,6 +41,16 @@ def sacrebleu(*arguments: object, seed: int = 12345) -> str:
     return subprocess.run(line, capture_output=True, encoding="utf-8", check=True, env=environment).stdout
 
 
+def test_what_does_not_translate_is_refused_beside_translations_before_anything_is_scored(texts, tmp_path, capsys):
+    other = tmp_path / "other.pt"
+    other.write_bytes(b"PK\x03\x04")
+    tasks = {"task_of": lambda path: "language_modeling", "score_checkpoint": pytest.fail}
+    with pytest.raises(ConfigError, match=rf"{other} is a checkpoint of task=language_modeling and writes no transla"):
+        evaluate_systems(config(texts, compare=[other]), tmp_path / "out", **tasks)
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "out").exists()
+
+
 def test_files_get_the_numbers_of_the_sacrebleu_command_and_load_no_torch(texts, tmp_path):
     """B82: to the last digit that is printed, with its signatures."""
     code = "import sys; from headloom import commands; sys.exit(commands.evaluate() or ('torch' in sys.modules))"

@@ -25,6 +25,7 @@ from headloom.work.translation_scores import (
     write_evaluation,
 )
 
+TRANSLATION = "translation"
 ScoreCheckpoint = Callable[[Path, Path], Mapping[str, Any]]
 """Scores the checkpoint of one path, with what it writes in the folder of the other; see families.evaluate."""
 
@@ -43,9 +44,15 @@ def are_texts(config: EvaluateConfig) -> bool:
 
 
 def evaluate_systems(
-    config: EvaluateConfig, output: Path | None, score_checkpoint: ScoreCheckpoint | None = None
+    config: EvaluateConfig,
+    output: Path | None,
+    score_checkpoint: ScoreCheckpoint | None = None,
+    *,
+    task_of: Callable[[Path], str] | None = None,
 ) -> dict[str, Any]:
     """Score hypothesis or checkpoint, and each system of `compare` against it; print, and write to `output`.
+
+    `task_of`: that of the checkpoint of a path, by its name.
 
     With several systems each has a folder there, and comparison.json and by_source_length.png have them all.
 
@@ -63,6 +70,9 @@ def evaluate_systems(
         _refuse_options_of_a_model(config)
     if len(hypotheses) < len(paths) and output is None:
         raise ConfigError("compare holds a checkpoint, whose translations are written: set output=FOLDER")
+    if task_of is not None and len(paths) > 1:
+        tasks = {path: TRANSLATION if path in hypotheses else task_of(path) for path in paths}
+        _refuse_translations_beside_others(tasks)
     given = config.reference or config.data.target
     references = lines_of(given) if given is not None else None
     sources = lines_of(config.source) if config.source is not None else None
@@ -81,8 +91,6 @@ def evaluate_systems(
             results.append(score_checkpoint(path, folder))
             found = _texts_in(folder)
             if found is None:
-                if hypotheses:
-                    raise ConfigError(f"{path} does not translate: compare it with checkpoints only")
                 continue
             hypotheses[path] = list(found.hypotheses)
             its_sources, its_references = list(found.sources or ()), list(found.references)
@@ -99,6 +107,16 @@ def evaluate_systems(
     if len(paths) == 1:
         return dict(results[0])
     return _compare(config, names, results, [hypotheses.get(path) for path in paths], references, output)
+
+
+def _refuse_translations_beside_others(tasks: Mapping[Path, str]) -> None:
+    translations = [path for path, task in tasks.items() if task == TRANSLATION]
+    for path, task in tasks.items():
+        if task != TRANSLATION and translations:
+            raise ConfigError(
+                f"{path} is a checkpoint of task={task} and writes no translations to be compared with those of "
+                f"{translations[0]}: evaluate it alone"
+            )
 
 
 def _refuse_options_of_a_model(config: EvaluateConfig) -> None:
