@@ -290,6 +290,8 @@ def test_the_name_of_a_choice_is_the_one_that_its_dataclass_records(group: str, 
 
 def test_few_pieces_are_taken_without_bytes_and_beside_given_models() -> None:
     assert BpeConfig(vocab_size=261)
+    with pytest.raises(ConfigError, match=r"tokenizer\.vocab_size=260 has no room .* and a piece for each character"):
+        BpeConfig(vocab_size=260)
     assert BpeConfig(vocab_size=8, byte_fallback=False)
     assert UnigramConfig(vocab_size=8, source_model=Path("a.model"))
     assert BpeConfig(vocab_size=8, joint=False, source_model=Path("a.model"), target_model=Path("b.model"))

@@ -80,7 +80,8 @@ class SubwordConfig(TokenizerConfig):
         if is_trained and self.byte_fallback and self.vocab_size < FEWEST_PIECES_WITH_BYTES:
             raise ConfigError(
                 f"tokenizer.vocab_size={self.vocab_size} has no room for the 256 bytes of tokenizer.byte_fallback: "
-                f"set it to {FEWEST_PIECES_WITH_BYTES} or more, or set tokenizer.byte_fallback=false"
+                "it needs those, 4 specials and a piece for each character of the text; raise it, or set "
+                "tokenizer.byte_fallback=false"
             )
         rules.share("tokenizer.character_coverage", self.character_coverage, with_zero=False, with_one=True)
         if self.joint and self.target_model is not None:
