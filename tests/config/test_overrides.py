@@ -107,6 +107,7 @@ def test_a_wrong_choice_is_answered_with_the_right_ones(line: str, message: str)
         ("data.path=a/epoch=3.gz", "quote the value, as in 'data.path=\"a/epoch=3.gz\"'"),
         ("data.path=日本", "quote the value, as in 'data.path=\"日本\"'"),
         ("decoding.forbidden=[a,日本]", 'quote the value, as in \'decoding.forbidden=["a","日本"]\''),
+        ('decoding.forbidden=[日本,"im,Ha"]', 'as in \'decoding.forbidden=["日本","im,Ha"]\''),
     ],
 )
 def test_what_cannot_be_read_as_an_override_is_refused(line: str, message: str) -> None:

@@ -1,6 +1,7 @@
 """A command line, checked before Hydra acts on it, so that one line can say what is wrong."""
 
 import itertools
+import re
 import shlex
 import time
 import warnings
@@ -35,6 +36,7 @@ GROUPS = {
 
 # Dictionaries of Hydra's that take any key.
 FREE = ("hydra.job.env_set.", "hydra.sweeper.params.", "hydra.job_logging.", "hydra.hydra_logging.", "hydra.callbacks.")
+_ITEM = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^,])+""")  # of a list; quoted, it may hold commas
 SECONDS_FOR_JOBS = 5.0
 
 
@@ -242,7 +244,8 @@ class _Checker:
             return OverridesParser.create(self.loader).parse_overrides([text])[0]
         except HydraException as error:
             is_list = value.startswith("[") and value.endswith("]")
-            fixed = f"[{','.join(map(quoted, value[1:-1].split(',')))}]" if is_list else quoted(value)
+            items = [item.strip() for item in _ITEM.findall(value[1:-1])]
+            fixed = f"[{','.join(map(_quoted_once, items))}]" if is_list else quoted(value)
             example = shlex.quote(f"{key}={fixed}")
             raise ConfigError(f"'{text}' cannot be read: quote the value, as in {example}") from error
 
@@ -279,6 +282,10 @@ def _refuse_plus(override: Override) -> None:
 def quoted(value: str) -> str:
     """`value` as Hydra's grammar reads it back."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _quoted_once(item: str) -> str:
+    return item if len(item) > 1 and item[0] == item[-1] and item[0] in "\"'" else quoted(item)
 
 
 def _explain_composition(error: HydraException) -> str:
