@@ -91,9 +91,9 @@ def split_off(pairs: TextPairs, share: float, *, cache: Path) -> tuple[TextPairs
         different = {normalised(source): source for source, _ in pairs}
         if 2 * len(different) < len(pairs):
             remedy = (
-                f"they have {len(different)} different texts, such as {next(iter(different.values()))!r}, and equal "
-                "ones stay together; choose the column of the text (data.text, data.source_column or "
-                "data.source_field)"
+                f"they have {len(different)} different texts, such as {next(iter(different.values()))!r}, where "
+                "numbers, capitals and punctuation make no difference, and equal ones stay together; choose the column "
+                "of the text (data.text, data.source_column or data.source_field)"
             )
         raise DataError(
             f"data.valid_share={share:g} of the {len(pairs):,} pairs of {pairs.name} leaves no {which} pair: "
