@@ -46,6 +46,22 @@ def test_other_options_are_taken_and_named(caplog, option, value):
     assert caplog.messages == [f"resumed with another {option}={value} (was {OLD[section][name]}): taken"]
 
 
+def test_another_search_is_warned_of_where_scores_depend_on_it(caplog):
+    """And no option is listed that one of the two searches does not have."""
+    beam, greedy = {"kind": "beam", "beam_size": 3, "max_tokens": 9}, {"kind": "greedy", "max_tokens": 9}
+    old = {**OLD, "task": {"kind": "translation", "headline": "bleu"}, "decoding": beam}
+    check_resumed(old, changed("decoding", greedy, old))
+    [warning] = caplog.messages
+    assert warning.startswith(
+        "the best validation so far was scored with another search (decoding.kind=greedy (was beam)): it and later"
+    )
+    caplog.clear()
+    check_resumed(old, changed("decoding.max_tokens", 5, old))
+    by_loss = {**old, "task": {"kind": "translation", "headline": "loss"}}
+    check_resumed(by_loss, changed("decoding", greedy, by_loss))
+    assert caplog.messages == []
+
+
 def test_an_option_that_is_new_or_gone_is_a_change():
     with pytest.raises(CheckpointError, match=r"model\.depth=2 \(was None\)"):
         check_resumed(OLD, {**OLD, "model": {**OLD["model"], "depth": 2}})

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from headloom.config import schema_decoding
 from headloom.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,11 @@ MOVABLE = frozenset(
 """Where data lies. That the training pairs are the same is known by their content."""
 
 
+OF_TRANSLATIONS = ("bleu", "chrf")
+"""Headlines that depend on how a translation is searched for."""
+OF_THE_MACHINE = frozenset(f"decoding.{name}" for name in schema_decoding.OF_THE_MACHINE)
+
+
 def check_resumed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Say which options a resumed run changes, and refuse those that what it goes on from rests on.
 
@@ -40,6 +46,13 @@ def check_resumed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     if fixed:
         refused = "; ".join(f"{name}={changes[name]}" for name in fixed)
         raise CheckpointError(f"a resumed run cannot change {refused}: leave it, or start a new run")
+    searched = [name for name in changes if name.startswith("decoding.") and name not in OF_THE_MACHINE]
+    if searched and new.get("task", {}).get("headline") in OF_TRANSLATIONS:
+        logger.warning(
+            "the best validation so far was scored with another search (%s): it and later ones do not compare, so "
+            "best.pt may not be the best",
+            "; ".join(f"{name}={changes[name]}" for name in searched),
+        )
     for name, change in changes.items():
         logger.info("resumed with another %s=%s: taken", name, change)
 
@@ -47,7 +60,8 @@ def check_resumed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """The new and the old value of each option that differs, by its name."""
     changes: dict[str, str] = {}
-    for name in sorted(old.keys() | new.keys()):
+    of_one_kind = old.get("kind") == new.get("kind")  # else only one of them has some options
+    for name in sorted(old.keys() | new.keys() if of_one_kind else old.keys() & new.keys()):
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             changes |= _changes(before, after, f"{prefix}{name}.")
