@@ -114,6 +114,30 @@ def test_a_file_that_a_program_misses_is_its_own_fault(tmp_path):
     assert "Traceback" in ended("fault", "", tmp_path).stderr
 
 
+ENDED_WHILE_TORCH_IS_LOADED = """
+import logging, sys
+from headloom.config.ending import Terminated, status_of
+
+class EndingWhereStatisticsAreKept:
+    def find_spec(self, name, path, target=None):
+        if hasattr(sys.modules.get("torch._subclasses.fake_tensor"), "dump_cache_stats"):
+            raise Terminated
+
+def act():
+    logging.basicConfig(level=logging.INFO)
+    sys.meta_path.insert(0, EndingWhereStatisticsAreKept())
+    import torch
+
+sys.exit(status_of(act, "command"))
+"""
+
+
+def test_a_command_that_is_ended_while_torch_is_loaded_says_no_more_than_that():
+    command = [sys.executable, "-c", ENDED_WHILE_TORCH_IS_LOADED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "command: terminated\n")
+
+
 def test_a_command_leaves_the_handler_of_a_signal_as_it_was():
     for number in (signal.SIGINT, signal.SIGTERM):
         inside = []

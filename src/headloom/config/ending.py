@@ -5,6 +5,7 @@ Status 0: done. 1: a file, a checkpoint or the training failed. 2: an option was
 """
 
 import errno
+import logging
 import os
 import signal as signals
 import sys
@@ -33,6 +34,8 @@ def status_of(act: Callable[[], None], command: str) -> int:
     # cores that others use too are ten times slower than one; on idle cores this costs nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     seen: list[int] = []
+    # As torch does at the end of its import. One that is ended before that would log at its end what it counted.
+    logging.getLogger("torch").setLevel(logging.WARNING)
     _occupy_closed_streams()
     if sys.stdout is None:
         several.say_of_this_rank(command, "standard output is closed: send it to a file, or to /dev/null")
