@@ -88,14 +88,14 @@ def test_a_signal_to_the_launcher_ends_all_ranks_with_a_checkpoint(tmp_path, num
     command += ["--nproc-per-node=2", str(ROOT / "train.py"), *OPTIONS, f"data.folder={tmp_path / 'data'}"]
     command += ["hydra.run.dir=run", "trainer.max_steps=100000", "trainer.save_every=null", "trainer.max_tokens=512"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "step=3 " in line:
-            process.send_signal(number)
-        if f"{number.name}: stopped at step" in line:
-            break
-    process.stderr.read()
-    assert process.wait(60) != 0
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "step=3 " in line:
+                process.send_signal(number)
+            if f"{number.name}: stopped at step" in line:
+                break
+        process.stderr.read()
+        assert process.wait(60) != 0
     step = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt")["step"]
     assert steps(tmp_path / "run")[-1] == step >= 3
