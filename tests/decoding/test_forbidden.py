@@ -11,10 +11,12 @@ WORDS = ["Tür", "Türen", "Gerät", "Geräte", "Gerätes", "Licht", "Lichter", 
 LINES = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in ("das", "im Haus")]
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram", "char", "byte"])
+@pytest.fixture(scope="module", params=["bpe", "unigram", "char", "byte", "running"])
 def tokenizer(request) -> Tokenizer:
     if request.param == "byte":
         return ByteTokenizer()
+    if request.param == "running":  # which puts no blank before a text
+        return train_tokenizer(LINES, kind="bpe", vocab_size=310, running_text=True)
     return train_tokenizer(LINES, kind=request.param, vocab_size=None if request.param == "char" else 310)
 
 
