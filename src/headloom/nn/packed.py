@@ -1,7 +1,10 @@
 """Weights a second time, in the layout that a CPU multiplies fastest.
 
 A search multiplies a few rows by the same weights in every step; without
-packing, oneDNN brings the weights into its layout in each of them.
+packing, oneDNN brings the weights into its layout in each of them. In float32
+PyTorch would ask MKL, which on processors that are not Intel's takes two to
+four times as long, whatever the number of rows; on Intel's the two are alike
+but between 2 and 128 rows, where packing is faster.
 
 Shapes: N rows (any leading axes), P rows with those added (filled_rows.py), I inputs, O outputs.
 """
@@ -14,8 +17,6 @@ from headloom.nn.filled_rows import filled, with_rows
 
 SMALLEST_PACKED = 1 << 17
 """Weights in float32 below which oneDNN's cost of a call is more than its layout saves."""
-MOST_ROWS_PACKED = 128
-"""Rows in float32 above which the layout makes no difference. Nor does it with one row, where reading is all."""
 
 
 class Packed:
@@ -31,7 +32,7 @@ class Packed:
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         num_rows = x_NI.numel() // x_NI.size(-1)
-        if self.dtype is torch.float32 and (self.packed_OI is None or not 1 < num_rows <= MOST_ROWS_PACKED):
+        if self.packed_OI is None:
             return F.linear(x_NI, self.weight_OI, self.bias_O)
         num_filled = filled(num_rows)
         x_PI = x_NI.to(self.dtype) if num_filled == num_rows else with_rows(x_NI, num_filled, self.dtype)
