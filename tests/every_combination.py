@@ -134,15 +134,20 @@ def loss_of(model: nn.Module, token_BT: Tensor) -> Tensor:
     return sequence_loss(hidden(model, token_BT), token_BT.roll(1, 1), model.output_weight, label_smoothing=0.1).loss
 
 
+@torch.no_grad()
+def shaken(model: nn.Module) -> nn.Module:
+    """`model` with weights away from zero biases, equal gains and tables of zeros, in evaluation."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model.eval()
+
+
 def check_everything(family: str, choices: dict[str, Any]) -> None:
     """Causality by gradient, padding changes nothing, cached = full, saved = loaded, one update trains."""
     config = config_of(family, choices)
     assert saved.from_plain(saved.to_plain(config)) == config
     torch.manual_seed(1)
-    model = build(family, config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # away from zero biases, equal gains and tables of zeros
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    model = shaken(build(family, config).double())
     check_causality(model)
     check_padding(model)
     check_cache(model)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from every_combination import FACTORS, PAD, V, build, config_of
-from random_exports import shaken
+from every_combination import FACTORS, PAD, V, build, config_of, shaken
 from torch import Tensor, nn
 
 from headloom.config.schema import TrainConfig

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from every_combination import config_of
+from every_combination import config_of, shaken
 from torch import nn
 
 from headloom.build_language import build_language_model
@@ -89,14 +89,6 @@ def random_model(config: TrainConfig) -> Trained:
         model = build_model(config, source_vocab_size=size, target_vocab_size=size)
         tokenizers = {"source": TOKENIZER.state(), "target": None}
     return Trained(config, shaken(model), {"tokenizers": tokenizers}, 0, torch.device("cpu"), None)
-
-
-@torch.no_grad()
-def shaken(model: nn.Module) -> nn.Module:
-    """Away from zero biases, equal gains and tables of zeros."""
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return model.eval()
 
 
 def random_ids(num: int) -> list[int]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from random_exports import TOKENIZER, Change, changed, in_model, of, random_ids, shaken
+from every_combination import shaken
+from random_exports import TOKENIZER, Change, changed, in_model, of, random_ids
 from torch import nn
 
 from headloom.build_embedding import build_embedder

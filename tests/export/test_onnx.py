@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
-from every_combination import config_of
+from every_combination import config_of, shaken
 from every_graph import OnnxRuntime, check_graphs, check_head, covering, name_of
 from random_exports import CHANGES, changed
 from torch import Tensor
@@ -87,9 +86,7 @@ def test_every_task_is_exported_and_only_its_own_export_passes(checkpoints, expo
     folder = exported(task)
     assert {path.name for path in folder.iterdir()} == FILES.get(task, {"encoder.onnx"}) | {"headloom.json"}
     trained = load_trained(checkpoints[task], device="cpu", precision="float32")
-    with torch.no_grad():
-        for parameter in trained.model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    shaken(trained.model)
     with pytest.raises(CheckpointError, match="the export is refused: line"):
         check(trained, Onnx().opened(trained, folder), sample_of(trained, None), is_exact=True)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
+from every_combination import shaken
 
 from headloom.config.module_command import parse
 from headloom.config.schema_export import ExportConfig
@@ -93,11 +93,7 @@ class Wrong(Safetensors):
     """Writes another model than it is given."""
 
     def write(self, trained: Trained, folder: Path) -> None:
-        model = copy.deepcopy(trained.model)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=0.2)
-        super().write(replace(trained, model=model), folder)
+        super().write(replace(trained, model=shaken(copy.deepcopy(trained.model))), folder)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -6,12 +6,18 @@ Shapes: D model width, T positions.
 import torch
 from torch import Tensor
 
+from headloom.config.schema import TrainConfig
 from headloom.nn.positional import Learned, Positional, Sinusoidal
 from headloom.nn.residual import DeepNorm, PostNorm, PreNorm, SandwichNorm
 
 NUM_POSITIONS = 4096
 """Rows of a table of sinusoids, and of the zeros that are added where the model has no positions and the program wants
 a table: the longest text that such an export takes."""
+
+
+def num_positions(config: TrainConfig) -> int:
+    """Rows of such a table that is as long as every text of the training, where the program takes any length."""
+    return max(NUM_POSITIONS, config.data.max_length)
 
 
 def branch_scale(residual: object) -> float:

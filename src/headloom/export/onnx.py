@@ -24,14 +24,13 @@ from headloom.data.tokenizer import tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.beam import beam_search
 from headloom.export.base import Runtime
+from headloom.export.folding import num_positions
 from headloom.export.onnx_graphs import DECODER, ENCODER, Graph, graphs
 from headloom.models.lm import LanguageModel
 from headloom.models.seq2seq import Seq2Seq
 from headloom.work.base import Trained
 from headloom.work.running_text import saved_tokenizer
 
-NUM_POSITIONS = 4096
-"""Positions of sinusoids and rotary angles; more where a text of the training may have more tokens."""
 LARGEST_FILE = 2**30
 """Bytes of weights from which on they lie in a file of their own: a message of protobuf holds 2 GiB."""
 BATCH = 16
@@ -52,8 +51,8 @@ class Onnx:
 
     def write(self, trained: Trained, folder: Path) -> None:
         assert trained.model is not None
-        num_positions = max(NUM_POSITIONS, trained.config.data.max_length)
-        for name, graph in graphs(trained.model, pad_id=_read(trained).pad_id, num_positions=num_positions).items():
+        length = num_positions(trained.config)
+        for name, graph in graphs(trained.model, pad_id=_read(trained).pad_id, num_positions=length).items():
             if self.is_exact:
                 export_graph(graph, folder / name)
                 continue

@@ -193,13 +193,14 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
 
 
 def decoding_as_trained(config: Use, trained: Trained, given: frozenset[str]) -> Use:
-    """`config`, with options of `decoding` that were not `given` as in the training, where the checkpoint writes text.
+    """`config`, with options of `decoding` that were not `given` as in the training, where text is written.
 
     Raises:
         ConfigError: they do not go together with those that were given.
     """
-    writing = schema_text.TranslationConfig, schema_language.LanguageModelingConfig
-    if not isinstance(trained.config.task, writing[: 1 if isinstance(config, EvaluateConfig) else 2]):
+    task = trained.config.task
+    continues = isinstance(task, schema_language.LanguageModelingConfig) and isinstance(config, TranslateConfig)
+    if not (continues or isinstance(task, schema_text.TranslationConfig)):
         return config
     decoding = as_trained(config.decoding, trained.config.decoding, given)
     if trained.engine is not None:

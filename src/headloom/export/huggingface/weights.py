@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from headloom.config.schema import TrainConfig
-from headloom.export.folding import NUM_POSITIONS, branch_scale, positions_table
+from headloom.export.folding import branch_scale, num_positions, positions_table
 from headloom.models.seq2seq import Decoder
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.attention import MultiHeadAttention
@@ -141,5 +141,4 @@ def scaled_table(stack: Stack | Decoder, *, built_in: float = 1.0) -> Tensor:
 
 def positions_of(stack: Stack | Decoder, config: TrainConfig) -> Tensor:
     """table_TD of what is added to the embeddings, long enough for every text of the training."""
-    length = max(NUM_POSITIONS, config.data.max_length)
-    return positions_table(embedding_of(stack).positional, config.model.d_model, length=length)
+    return positions_table(embedding_of(stack).positional, config.model.d_model, length=num_positions(config))
