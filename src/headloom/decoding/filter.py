@@ -37,9 +37,9 @@ def filter_lines(
 ) -> None:
     """Answer every line of the file or stream `source` in `target` (-: stdin, stdout).
 
-    Lines are held back to be answered together: few at first, so that the first
-    answer comes soon, up to `buffer_lines`; and answered at once when the writer
-    of a stream pauses. An output file has its name only once it is whole.
+    Lines are held back to be answered together: up to `buffer_lines`, to a stream
+    few at first, so that the first answer comes soon; and answered at once when the
+    writer of a stream pauses. An output file has its name only once it is whole.
 
     A line that is not UTF-8, or is not what the format or the predictor needs,
     ends the work with an error that names it, once the lines before it are
@@ -58,7 +58,8 @@ def filter_lines(
         with progress_bar(total=total, unit="line", is_wanted=not is_conversation) as bar:
             writer = _Writer(predictor, output, line_format, bar)
             try:
-                _pass_on(arriving, writer, buffer_lines=buffer_lines, is_conversation=is_conversation)
+                first_lines = FIRST_LINES if target == STANDARD_STREAM else buffer_lines
+                _pass_on(arriving, writer, first_lines, buffer_lines, is_conversation=is_conversation)
             except DataError:
                 predictor.finish()
                 raise
@@ -69,10 +70,15 @@ def filter_lines(
 
 
 def _pass_on(
-    arriving: "Iterable[Read[Item] | Bad | None]", writer: "_Writer[Item]", *, buffer_lines: int, is_conversation: bool
+    arriving: "Iterable[Read[Item] | Bad | None]",
+    writer: "_Writer[Item]",
+    first_lines: int,
+    buffer_lines: int,
+    *,
+    is_conversation: bool,
 ) -> None:
     held: list[Read[Item] | Bad] = []
-    room = min(FIRST_LINES, buffer_lines)
+    room = min(first_lines, buffer_lines)
     items = iter(arriving)
     while True:
         try:

@@ -285,7 +285,8 @@ class Translator:
         )
 
     def _phrases(self, texts: Sequence[str]) -> list[list[int]]:
-        return [ids for ids in self.target_tokenizer.encode(list(texts)) if ids]
+        # Nearly every line has none, and asking the tokenizer of nothing costs a line more than all else here.
+        return [ids for ids in self.target_tokenizer.encode(list(texts)) if ids] if texts else []
 
     def _batches(self, sentences: Sequence[Sentence]) -> Iterator[list[int]]:
         rows = self.method.rows_a_sentence
