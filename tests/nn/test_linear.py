@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from headloom.nn.filled_rows import filled
 from headloom.nn.linear import Linear, linear
 
-SHAPES = [(3, 7, 5), (37, 5), (1, 1, 5), (2, 3, 4, 5)]
+SHAPES = [(3, 7, 5), (37, 5), (1, 1, 5), (2, 3, 4, 5), (0, 5)]
 
 
 def test_at_most_32_numbers_of_rows_occur_between_two_powers_of_two():

@@ -99,11 +99,14 @@ def test_a_full_expert_drops_the_later_tokens_in_training_only():
     assert moe.take() == []
 
 
+@pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_every_expert_has_a_gradient_even_where_no_token_chose_it(training):
+def test_every_expert_has_a_gradient_even_where_no_token_chose_it(training, bfloat16):
     """Ranks that sum gradients need one of each parameter."""
     moe = mixture(1).train(training)
-    moe(torch.randn(1, 1, D)).sum().backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        out_BTD = moe(torch.randn(1, 1, D))
+    out_BTD.sum().backward()
     assert all(parameter.grad is not None for parameter in moe.parameters())
 
 

@@ -32,7 +32,7 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.linear(x, weight_OI, bias_O)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-    if dtype is not torch.bfloat16:
+    if dtype is not torch.bfloat16 or x.numel() == 0:  # no rows: an expert that no token has chosen
         return F.linear(x, weight_OI, bias_O)
     return _FilledLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]
 
