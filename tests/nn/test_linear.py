@@ -1,4 +1,4 @@
-"""Linear layers in bfloat16 on a CPU, against PyTorch's."""
+"""Linear layers on a CPU, against PyTorch's."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from headloom.nn.filled_rows import filled
 from headloom.nn.linear import Linear, linear
+from headloom.nn.products import SMALLEST_FLOAT32, product
 
 SHAPES = [(3, 7, 5), (37, 5), (1, 1, 5), (2, 3, 4, 5), (0, 5)]
 
@@ -64,6 +65,28 @@ def test_a_frozen_weight_gets_no_gradient():
     assert layer.weight.grad is None
 
 
-def test_float32_is_pytorchs_own_product_to_the_last_bit():
+def test_a_small_layer_in_float32_is_pytorchs_own_product_to_the_last_bit():
     layer, x = Linear(5, 6), torch.randn(33, 5)
     assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 64), (65, 64), (1, 64), (0, 64)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_large_layer_in_float32_has_output_and_gradients_of_pytorchs(shape, bias):
+    layer = Linear(64, SMALLEST_FLOAT32 // 64, bias=bias)
+    x, upstream = torch.randn(shape, requires_grad=True), torch.randn(*shape[:-1], layer.out_features)
+    inputs = [x, *layer.parameters()]
+    ours, theirs = layer(x), F.linear(x, layer.weight, layer.bias)
+
+    torch.testing.assert_close(ours, theirs)
+    for one, other in zip(
+        torch.autograd.grad(ours, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_product_reads_transposed_and_strided_factors_as_they_are(dtype):
+    a, b = torch.randn(70, 6, dtype=dtype).T[:, ::2], torch.randn(8, 35, dtype=dtype).T
+    torch.testing.assert_close(product(a, b), a @ b)
+    torch.testing.assert_close(product(a, b[:, ::3]), a @ b[:, ::3])

@@ -42,7 +42,7 @@ def test_after_the_block_a_layer_has_the_weights_it_has_got_since():
     with packed_weights(layer, torch.float32):
         layer(x_NI)
     layer.weight.add_(1)
-    assert torch.equal(layer(x_NI), F.linear(x_NI, layer.weight, layer.bias))
+    torch.testing.assert_close(layer(x_NI), F.linear(x_NI, layer.weight, layer.bias))
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headloom.nn import loss
+from headloom.nn.products import is_onednns, product
 
 
 def symmetric_divergence(hidden_ND: Tensor, other_ND: Tensor, weight_VD: Tensor) -> Tensor:
@@ -29,6 +30,7 @@ class _ProjectedDivergence(torch.autograd.Function):
         device_type = hidden_ND.device.type
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_ND.dtype
         wide = torch.promote_types(dtype, torch.float32)
+        multiplied = product if device_type == "cpu" and is_onednns(dtype, weight_VD) else torch.matmul
         with torch.autocast(device_type, enabled=False):
             w_VD = weight_VD.to(dtype)
             sides = hidden_ND.to(dtype), other_ND.to(dtype)
@@ -39,7 +41,7 @@ class _ProjectedDivergence(torch.autograd.Function):
             chunk = max(1, loss.CHUNK_LOGITS // weight_VD.size(0))
             for start in range(0, hidden_ND.size(0), chunk):
                 part = slice(start, start + chunk)
-                log_p_CV, log_q_CV = ((h_ND[part] @ w_VD.T).to(wide).log_softmax(-1) for h_ND in sides)
+                log_p_CV, log_q_CV = (multiplied(h_ND[part], w_VD.T).to(wide).log_softmax(-1) for h_ND in sides)
                 p_CV, q_CV, ratio_CV = log_p_CV.exp(), log_q_CV.exp(), log_p_CV - log_q_CV
                 forth_C1 = (p_CV * ratio_CV).sum(-1, keepdim=True)
                 back_C1 = -(q_CV * ratio_CV).sum(-1, keepdim=True)
@@ -48,8 +50,8 @@ class _ProjectedDivergence(torch.autograd.Function):
                 da_CV = p_CV.mul_(ratio_CV - forth_C1).add_(difference_CV).to(dtype)
                 db_CV = q_CV.mul_(-ratio_CV - back_C1).sub_(difference_CV).to(dtype)
                 for gradient_ND, d_CV, h_ND in zip(gradients, (da_CV, db_CV), sides, strict=True):
-                    gradient_ND[part] = (d_CV @ w_VD).to(wide)
-                    dw_VD += d_CV.T @ h_ND[part]
+                    gradient_ND[part] = multiplied(d_CV, w_VD).to(wide)
+                    dw_VD += multiplied(d_CV.T, h_ND[part])
         ctx.save_for_backward(*gradients, dw_VD)
         ctx.dtypes = hidden_ND.dtype, other_ND.dtype, weight_VD.dtype
         return total

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headloom.nn.filled_rows import filled, with_rows
+from headloom.nn.products import is_onednns, product
 
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
 
@@ -88,9 +89,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(dtype, torch.float32)
         N, V = target_N.numel(), weight_VD.size(0)
         chunk = max(1, (CHUNK_LOGITS if device_type == "cpu" else CHUNK_LOGITS_OF_GPU) // V)
-        fills = device_type == "cpu" and dtype is torch.bfloat16 and N > 0  # chunks of few sizes: see linear.py
+        fills = device_type == "cpu" and is_onednns(dtype, weight_VD) and N > 0  # chunks of few sizes: see linear.py
         if fills:
             chunk = filled(-(-N // -(-N // chunk)))
+        multiplied = product if fills else torch.matmul
         with torch.autocast(device_type, enabled=False):
             h_ND, w_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
             sum_D = w_VD.sum(0, dtype=wide)  # the row that smoothing pulls towards
@@ -106,7 +108,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 real_CD, target_C = h_ND[start : start + chunk], target_N[start : start + chunk]
                 C = len(target_C)
                 h_CD = with_rows(real_CD, chunk, dtype) if fills else real_CD
-                logits_CV = (h_CD @ w_VD.T).to(wide)
+                logits_CV = multiplied(h_CD, w_VD.T).to(wide)
                 own_C = logits_CV[:C].gather(-1, target_C[:, None]).squeeze(-1)
                 best_C = logits_CV[:C].amax(-1)
                 p_CV = torch.softmax(logits_CV, -1, out=logits_CV)
@@ -118,11 +120,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     uniform += (log_z_C - (real_CD.to(wide) @ sum_D) / V).sum()
                 if wants_gradient:
                     p_CV = p_CV.to(dtype)
-                    dh_CD = (p_CV @ w_VD)[:C].to(wide)
+                    dh_CD = multiplied(p_CV, w_VD)[:C].to(wide)
                     dh_CD -= (1 - smoothing) * w_VD[target_C].to(wide)
                     dh_CD -= (smoothing / V) * sum_D
                     dh_ND[start : start + chunk] = dh_CD
-                    dw_VD += p_CV.T @ h_CD  # what was added below is zeros in h
+                    dw_VD += multiplied(p_CV.T, h_CD)  # what was added below is zeros in h
             if wants_gradient:
                 dw_VD.index_add_(0, target_N, h_ND.to(wide), alpha=-(1 - smoothing))
                 dw_VD -= (smoothing / V) * h_ND.sum(0, dtype=wide)
