@@ -144,13 +144,13 @@ def build_classifier(config: TrainConfig, tokenizer: Tokenizer, targets: Mapping
     encoder = parts.encoder(table, num_layers=model.num_layers)
     if config.data.has_two_texts and model.segments:
         _tell_texts_apart(encoder, tokenizer.eos_id)
-    pooling = schema.PoolingKind.mean if model.pooling is None else model.pooling
-    built = Classifier(
-        encoder,
-        None if isinstance(config.task, schema.TaggingConfig) else Pool(Pooling[pooling.name], model.d_model),
-        Linear(model.d_model, len(targets["names"]) if "names" in targets else 1),
-        dropout=parts.dropout(model.head_dropout),
-    )
+    num_outputs = len(targets["names"]) if "names" in targets else 1
+    pool: Pool | None = None
+    head: nn.Linear = Linear(model.d_model, num_outputs)
+    if not isinstance(config.task, schema.TaggingConfig):
+        pooling = schema.PoolingKind.mean if model.pooling is None else model.pooling
+        pool, head = Pool(Pooling[pooling.name], model.d_model), nn.Linear(model.d_model, num_outputs)
+    built = Classifier(encoder, pool, head, dropout=parts.dropout(model.head_dropout))
     parts.initialise(built, num_residuals=2 * model.num_layers)
     return built
 

@@ -8,19 +8,23 @@ import pytest
 import torch
 
 from headloom import run
+from headloom.build_labelled import build_classifier
 from headloom.config.schema_decoding import BeamConfig
 from headloom.config.schema_labelled import (
     ClassificationConfig,
     ClassifierConfig,
     ConllConfig,
     LabelledConfig,
+    PoolingKind,
     RegressionConfig,
     TaggingConfig,
 )
 from headloom.config.schema_text import ByteConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, LineFormat, OnBadLine, Split, TranslateConfig
+from headloom.data.tokenizer import ByteTokenizer
 from headloom.errors import ConfigError, DataError
+from headloom.nn.packing import packed_weights
 from headloom.training.checkpoint import load_checkpoint
 
 TASKS = {"classification": ClassificationConfig, "regression": RegressionConfig, "tagging": TaggingConfig}
@@ -110,6 +114,15 @@ def test_validation_evaluation_and_filter_agree(corpus, tmp_path, capsys, task, 
         expected = ["\t".join(columns[1 : 1 + count]) for columns in written]
     assert answers(tmp_path / "run", tmp_path, "".join(text + "\n" for text in texts)) == expected
     assert (tmp_path / "valid" / "confusion.png").exists() == (task == "classification")
+
+
+@pytest.mark.parametrize("pooling", PoolingKind)
+def test_one_answer_a_text_is_computed_in_float32_also_where_weights_are_packed(corpus, pooling):
+    """So that translate.py does not round the number that evaluate.py has."""
+    config = corpus("regression", model=ClassifierConfig(**SIZE, pooling=pooling))
+    model = build_classifier(config, ByteTokenizer(), {}).eval()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), packed_weights(model, torch.bfloat16):
+        assert model(torch.tensor([[2, 5, 6, 3]]), None).dtype is torch.float32
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from headloom.models.stack import Embedding, Stack
 from headloom.nn.dropout import Dropout
-from headloom.nn.linear import Linear
 from headloom.nn.positional import Positional
 
 
@@ -23,12 +22,16 @@ class Pooling(Enum):
 
 
 class Pool(nn.Module):
-    """x_BD from x_BSD: one vector for each row, of its real positions only."""
+    """x_BD from x_BSD: one vector for each row, of its real positions only.
+
+    In float32, so that what is learned of it is an `nn.Linear`: ours may hold its
+    weights packed in another type (nn/packing.py).
+    """
 
     def __init__(self, pooling: Pooling, d_model: int) -> None:
         super().__init__()
         self.pooling = pooling
-        self.score = Linear(d_model, 1) if pooling is Pooling.attention else None
+        self.score = nn.Linear(d_model, 1) if pooling is Pooling.attention else None
 
     def forward(self, x_BSD: Tensor, allowed_BS: Tensor | None) -> Tensor:
         """`allowed` is True on real positions; None: all are. A row has one at least: its bos."""
@@ -89,8 +92,8 @@ class SegmentEmbedding(Embedding):
 class Classifier(nn.Module):
     """Encoder Transformer with a linear head (Devlin et al. 2019, section 4 and figure 4).
 
-    `pool` makes one vector of a row, and the head one answer of it; without it
-    the head answers for every position.
+    `pool` makes one vector of a row, and the head one answer of it, an `nn.Linear`
+    as in `Pool`; without it the head answers for every position.
     """
 
     def __init__(self, encoder: Stack, pool: Pool | None, head: nn.Linear, *, dropout: float) -> None:
