@@ -1,6 +1,6 @@
 """From configuration to what the encoder with a head needs: corpus, targets, model, task."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -14,11 +14,12 @@ from headloom.data import corpora
 from headloom.data.conll import open_conll
 from headloom.data.labelled import Columns, Format, Header, open_labelled
 from headloom.data.labelled_store import ClassRows, RowEncoder, TagRows, ValueRows
-from headloom.data.labels import find_labels, find_spread, listed
+from headloom.data.labels import find_labels, find_spread, listed, shortened
 from headloom.data.prepared import lines_folder
 from headloom.data.text import Corpus, TextPairs
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
+from headloom.metrics import not_bio
 from headloom.models.classifier import Classifier, Pool, Pooling, SegmentEmbedding
 from headloom.models.stack import Stack
 from headloom.nn.linear import Linear
@@ -102,7 +103,8 @@ def find_targets(config: TrainConfig, train: TextPairs, cache: Path) -> dict[str
 
     Raises:
         DataError: the labels do not suit the task.
-        ConfigError: `task.weights` has not one weight for each label.
+        ConfigError: `task.weights` has not one weight for each label, or entities are to be counted in other tags
+            than those of BIO.
     """
     match config.task:
         case schema.RegressionConfig():
@@ -115,9 +117,20 @@ def find_targets(config: TrainConfig, train: TextPairs, cache: Path) -> dict[str
                     f"task.weights has {len(weights)} numbers for {len(labels)} labels ({listed(labels.names)}): "
                     "give one for each, in this order"
                 )
+            if isinstance(config.task, schema.TaggingConfig):
+                _refuse_other_tags(config.task, labels.names, train.name)
             return {"names": labels.names, "counts": labels.counts}
         case _:
             raise AssertionError(config.task)
+
+
+def _refuse_other_tags(task: schema.TaggingConfig, names: Sequence[str], place: str) -> None:
+    tag = not_bio(names)
+    if task.headline is schema.TaggingHeadline.f1 and tag is not None:
+        raise ConfigError(
+            f"task.headline=f1 counts entities, which begin with B-KIND and go on with I-KIND; {place} has the tag "
+            f"{shortened(tag)!r}: write its tags so, or set task.headline=accuracy"
+        )
 
 
 def build_encoder(config: TrainConfig, tokenizer: Tokenizer, targets: Mapping[str, Any]) -> RowEncoder:

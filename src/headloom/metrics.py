@@ -7,7 +7,7 @@ signature says how to repeat it.
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -244,6 +244,11 @@ def macro_f1(scores: Sequence[ClassScore]) -> float:
     """The mean F1 of the classes that occur in the gold labels or in the predictions; 0 where none does."""
     occurring = [score.f1 for score in scores if score.num_gold + score.num_predicted]
     return sum(occurring) / len(occurring) if occurring else 0.0
+
+
+def not_bio(tags: Iterable[str]) -> str | None:
+    """The first of `tags` that `entities` would not understand: other than O and B or I with the kind behind a dash."""
+    return next((tag for tag in tags if tag != "O" and tag.partition("-")[0] not in ("B", "I")), None)
 
 
 def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:

@@ -11,6 +11,7 @@ from headloom.config.schema_labelled import (
     LabelledConfig,
     RegressionConfig,
     TaggingConfig,
+    TaggingHeadline,
 )
 from headloom.data.text import PairList
 from headloom.errors import ConfigError
@@ -23,7 +24,7 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
         require_baseline()
 
 
-@pytest.mark.parametrize("task", ["classification", "pairs", "regression", "tagging"])
+@pytest.mark.parametrize("task", ["classification", "pairs", "regression", "tagging", "parts of speech"])
 def test_it_learns_what_is_linear(make_config, task):
     pytest.importorskip("sklearn")
     words = [f"w{i % 7} {'good' if i % 2 else 'bad'} w{i % 5}" for i in range(40)]
@@ -32,10 +33,15 @@ def test_it_learns_what_is_linear(make_config, task):
         "pairs": [(f"{text}\t{other}", str(text == other)) for text in words[:8] for other in words[:8]],
         "regression": [(text, "1.5" if "good" in text else "-1") for text in words],
         "tagging": [(text, f"O {'B-x' if 'good' in text else 'O'} O") for text in words],
+        "parts of speech": [(text, f"NOUN {'ADJ' if 'good' in text else 'ADV'} NOUN") for text in words],
     }[task]
-    data = ConllConfig() if task == "tagging" else LabelledConfig()
-    kind = {"regression": RegressionConfig, "tagging": TaggingConfig}.get(task, ClassificationConfig)
-    config = make_config(model=ClassifierConfig(), data=data, task=kind())
+    data = ConllConfig() if task in ("tagging", "parts of speech") else LabelledConfig()
+    kind = {
+        "regression": RegressionConfig(),
+        "tagging": TaggingConfig(),
+        "parts of speech": TaggingConfig(headline=TaggingHeadline.accuracy),
+    }.get(task, ClassificationConfig())
+    config = make_config(model=ClassifierConfig(), data=data, task=kind)
     pairs = PairList(rows)
     scores = baseline_scores(config, pairs, pairs, pairs)
     name = {"regression": "pearson", "tagging": "f1"}.get(task, "accuracy")

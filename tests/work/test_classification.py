@@ -18,6 +18,7 @@ from headloom.config.schema_labelled import (
     PoolingKind,
     RegressionConfig,
     TaggingConfig,
+    TaggingHeadline,
 )
 from headloom.config.schema_text import ByteConfig
 from headloom.config.schema_training import Device, Precision
@@ -114,6 +115,23 @@ def test_validation_evaluation_and_filter_agree(corpus, tmp_path, capsys, task, 
         expected = ["\t".join(columns[1 : 1 + count]) for columns in written]
     assert answers(tmp_path / "run", tmp_path, "".join(text + "\n" for text in texts)) == expected
     assert (tmp_path / "valid" / "confusion.png").exists() == (task == "classification")
+
+
+def test_tags_in_another_scheme_are_not_counted_as_entities(corpus, tmp_path, capsys):
+    """An S- or a NOUN would be no entity, and the F1 of all others would look like one."""
+    config = corpus("tagging", trainer={"max_steps": 2})
+    for split in ("train", "valid", "test"):
+        path = tmp_path / f"{split}.tsv"
+        path.write_text(path.read_text().replace("B-x", "S-x"))
+    with pytest.raises(
+        ConfigError, match=r"task\.headline=f1 counts .* has the tag 'S-x': .* set task.headline=accuracy"
+    ):
+        run.train(config, tmp_path / "refused")
+    run.train(replace(config, task=TaggingConfig(headline=TaggingHeadline.accuracy)), tmp_path / "run")
+    results = evaluate(tmp_path / "run", tmp_path / "valid", split=Split.valid)
+    assert 0 < results["accuracy"] < 1
+    assert "f1" not in results
+    assert "f1" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("pooling", PoolingKind)

@@ -286,7 +286,8 @@ class TaggingConfig(LabelTaskConfig):
     kind: TaskKind = TaskKind.tagging
     """The task; set by task=."""
     headline: TaggingHeadline = TaggingHeadline.f1
-    """The validation metric that decides checkpoints/best.pt: f1 (of entities), accuracy (of words) or loss."""
+    """The validation metric that decides checkpoints/best.pt: f1 (of entities, in tags B-KIND, I-KIND and O), accuracy
+    (of words) or loss."""
 
 
 LABELLED_DATA = {

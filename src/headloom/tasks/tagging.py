@@ -33,20 +33,23 @@ class TaggingEvaluation:
     """What an evaluation found; sentences in the order of the corpus, and a tag for each of their words.
 
     `metrics` has loss (nats a word), accuracy (share of words whose tag is
-    right) and precision, recall and f1 of entities. A word that was cut off
-    with the end of its sentence counts as tagged O, or as the first tag where
-    there is no O, and is no part of the loss.
+    right) and, where the tags are BIO, precision, recall and f1 of entities. A
+    word that was cut off with the end of its sentence counts as tagged O, or as
+    the first tag where there is no O, and is no part of the loss.
     """
 
     metrics: Mapping[str, float]
     scores: list[ClassScore]
-    """Of all entities, and of each kind."""
+    """Of all entities, and of each kind; empty where the tags are not BIO."""
     gold: list[list[str]]
     predicted: list[list[str]]
 
 
 class TaggingTask:
-    """Cross-entropy over the tags of `names`, at the first piece of each word."""
+    """Cross-entropy over the tags of `names`, at the first piece of each word.
+
+    The headline f1 is for tags in BIO (`metrics.not_bio`).
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class TaggingTask:
     ) -> None:
         self.names = list(names)
         self.outside = outside_of(names)
+        self.has_entities = metrics.not_bio(names) is None
         self.label_smoothing = label_smoothing
         self.class_weights = None if class_weights is None else torch.tensor(class_weights)
         self.headline = headline
@@ -104,15 +108,11 @@ class TaggingTask:
         return self._evaluation(gold, predicted, nll.item() / num_targets)
 
     def _evaluation(self, gold: list[list[str]], predicted: list[list[str]], loss: float) -> TaggingEvaluation:
-        scores = metrics.entity_scores(gold, predicted)
         num_right = sum(
             a == b for wanted, tags in zip(gold, predicted, strict=True) for a, b in zip(wanted, tags, strict=True)
         )
-        values = {
-            "loss": loss,
-            "accuracy": num_right / sum(map(len, gold)),
-            "precision": scores[0].precision,
-            "recall": scores[0].recall,
-            "f1": scores[0].f1,
-        }
+        values = {"loss": loss, "accuracy": num_right / sum(map(len, gold))}
+        scores = metrics.entity_scores(gold, predicted) if self.has_entities else []
+        if scores:
+            values |= {"precision": scores[0].precision, "recall": scores[0].recall, "f1": scores[0].f1}
         return TaggingEvaluation(values, scores, gold, predicted)

@@ -80,7 +80,7 @@ def evaluate_classification(trained: Trained, config: EvaluateConfig, output: Pa
         results["baseline"] = baseline_scores(trained.config, corpus.train, corpus.valid, rows)
     write_results(output / "evaluation.json", results)
     _print_scores(evaluation.metrics, results.get("baseline", {}))
-    if not isinstance(evaluation, RegressionEvaluation):
+    if not isinstance(evaluation, RegressionEvaluation) and evaluation.scores:
         sys.stdout.write(scores_table(evaluation.scores[:SHOWN_SCORES]))
     sys.stdout.write(f"{len(tokens)} rows of {name}; predictions and evaluation.json in {output}\n")
     return results
