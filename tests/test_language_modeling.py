@@ -14,7 +14,7 @@ from headloom.config.schema import TrainConfig
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_language import Batching, Documents, LanguageModelingConfig, LmConfig, TextConfig
 from headloom.config.schema_optimizer import AdamConfig
-from headloom.config.schema_position import RopeConfig
+from headloom.config.schema_position import LearnedConfig, RopeConfig
 from headloom.config.schema_text import ByteConfig, CharConfig
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split, TranslateConfig
 from headloom.errors import ConfigError, DataError
@@ -172,3 +172,9 @@ def test_a_run_leaves_samples_and_attention_maps(train):
     samples = (run_dir / "samples" / "step_2.txt").read_text(encoding="utf-8")
     assert samples.count("source:") == 5 or samples.count("translation:") >= 1
     assert "abcabc" in samples
+
+
+def test_a_table_of_few_positions_is_enough_for_short_rows(train):
+    """B16: what is drawn of the validation text is no longer than the rows that are trained on."""
+    _, run_dir = train("abc" * 300, trainer={"max_steps": 2}, position=LearnedConfig(max_length=16))
+    assert continued(run_dir, ["abc" * 10], max_length=30)[0]

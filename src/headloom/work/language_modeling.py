@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headloom.insight.dashboard import Dashboard  # loads TensorBoard: not to use a checkpoint
 
 MAPPED_TOKENS = 24
-"""Tokens of the text whose attention is drawn, bos counted."""
+"""Tokens of the text whose attention is drawn, bos counted, where the model reads as many."""
 
 NUM_SAMPLES, PROMPT_TOKENS, CONTINUED_TOKENS = 5, 32, 64
 """Places of the text that the model goes on from, tokens that it reads before each, and that it writes, at most."""
@@ -108,7 +108,8 @@ class LanguageModelingWork(RunningTextWork):
         """How the first tokens of the validation text attend."""
         from headloom.insight.attention_maps import attention_figures  # loads matplotlib: not to use a checkpoint
 
-        text = self.valid_tokens.targets(0, min(MAPPED_TOKENS - 1, len(self.valid_tokens) - 1)).tolist()
+        longest = min(MAPPED_TOKENS, self.config.data.max_length, len(self.valid_tokens))
+        text = self.valid_tokens.targets(0, longest - 1).tolist()
         bos = self.tokenizer.bos_id
         input_ids = [bos, *(bos if i == self.tokenizer.eos_id else i for i in text)]
         with evaluating(self.model), recording_attention(self.model) as weights:
