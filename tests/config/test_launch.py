@@ -239,6 +239,12 @@ from headloom.errors import CheckpointError
 def work(config, run_dir):
     if config.seed == 2:
         raise CheckpointError("refused")
+    if config.seed == 4:
+        return 0.0
+    if config.seed == 5:
+        (run_dir / "removed" / "file").write_bytes(b"")
+    if config.seed == 6:
+        Path("/dev/full").write_bytes(bytes(9999))
     (run_dir / "checkpoints").mkdir(exist_ok=True)
     (run_dir / "checkpoints" / "last.pt").write_bytes(b"")
     if config.seed == 3:
@@ -251,16 +257,36 @@ if __name__ == "__main__":
 
 
 def test_the_record_of_a_folder_is_of_its_checkpoints_and_not_of_a_run_that_was_refused(tmp_path: Path) -> None:
+    """Or that had nothing left to do."""
     program = tmp_path / "program.py"
     program.write_text(REFUSED_OR_TRAINED, encoding="utf-8")
     recorded = []
-    for seed in (1, 2, 3):
+    for seed in (1, 2, 4, 3):
         run(program, [f"seed={seed}", "hydra.run.dir=run", "resume=auto"], tmp_path)
         config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
         overrides = yaml.safe_load((tmp_path / "run" / "overrides.yaml").read_text(encoding="utf-8"))
         recorded.append(config["seed"])
         assert f"seed={config['seed']}" in overrides
-    assert recorded == [1, 1, 3]
+    assert recorded == [1, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("seed", "said"),
+    [
+        (5, "run/removed/file cannot be written (No such file or directory)"),
+        (6, "run cannot be written (No space left"),
+    ],
+)
+def test_a_run_whose_folder_cannot_be_written_to_any_more_says_so_in_one_line(
+    seed: int, said: str, tmp_path: Path
+) -> None:
+    """B53: somebody has removed it, or the disk is full."""
+    program = tmp_path / "program.py"
+    program.write_text(REFUSED_OR_TRAINED, encoding="utf-8")
+    done = run(program, [f"seed={seed}", "hydra.run.dir=run"], tmp_path)
+    assert done.returncode == 1
+    assert f"ERROR {tmp_path}/{said}" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_run_that_is_refused_leaves_no_folder_behind(program: Path, tmp_path: Path) -> None:

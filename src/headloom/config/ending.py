@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from headloom.config import several
@@ -53,7 +54,7 @@ def status_of(act: Callable[[], None], command: str) -> int:
     except (Exception, KeyboardInterrupt, Terminated) as error:
         # A package that is being loaded may swallow what a signal raises, and fail later for what it lacks then.
         if isinstance(error, Exception) and not seen:
-            if (reason := _unwritten(error)) is None:
+            if (reason := unwritten(error)) is None:
                 raise
             _flush_or_drop_output()
             several.say_of_this_rank(command, reason)
@@ -73,12 +74,17 @@ def _occupy_closed_streams() -> None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # for as long as the process lives
 
 
-def _unwritten(error: Exception) -> str | None:
-    """What to say where a file could not be written; None: it is another error."""
+def unwritten(error: Exception, *folders: Path) -> str | None:
+    """What to say where a file could not be written; None: it is another error.
+
+    `folders` are written to all the time, and are the user's: whatever the system says of a file in one of them, such
+    as that somebody has removed it, is no fault of the program either.
+    """
     if not isinstance(error, OSError):
         return None
-    written, is_partial, _ = str(error.filename or "the output").partition(MARK)
-    if error.errno not in CANNOT_BE_WRITTEN and not is_partial:
+    written, is_partial, _ = str(error.filename or (folders[0] if folders else "the output")).partition(MARK)
+    is_inside = any(Path(written).is_relative_to(folder) for folder in folders)
+    if error.errno not in CANNOT_BE_WRITTEN and not is_partial and not (error.filename and is_inside):
         return None
     return f"{written} cannot be written ({error.strerror}): free space, or choose another place"
 

@@ -28,7 +28,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from headloom.config import saved, schema, several
 from headloom.config.claim import claimed
-from headloom.config.ending import OF_THE_USER, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_OPTION, one_line, status_of
+from headloom.config.ending import (
+    OF_THE_USER,
+    STATUS_FAILED,
+    STATUS_INTERRUPTED,
+    STATUS_OPTION,
+    one_line,
+    status_of,
+    unwritten,
+)
 from headloom.config.options import help_text
 from headloom.config.overrides import Checked, check
 from headloom.config.strict import check_can_be_written, check_files, refuse_used_folder, to_config
@@ -165,7 +173,10 @@ class _Jobs:
             if isinstance(error, ConfigError | CheckpointError) and not self.is_sweep:
                 _remove_unused(run_dir)
         except Exception as error:
-            log.exception("the run failed")
+            if (reason := unwritten(error, run_dir)) is not None:
+                log.error("%s", reason)
+            else:
+                log.exception("the run failed")
             outcome.failure = f"{type(error).__name__}: {one_line(error)}"
             outcome.status = STATUS_FAILED
         except BaseException:  # Ctrl-C, or the clean end after a signal: there is no next job
@@ -205,8 +216,8 @@ def _runs_here(hydra_config: Any) -> bool:
 def _recorded(run_dir: Path, config: Any, overrides: list[str]) -> Iterator[None]:
     """What runs: every option with its value, and what the command line said, without the values of `${...}`.
 
-    The two files speak of the checkpoints beside them: where the block fails without writing one, such as a
-    resumed run that is refused, the earlier files stay.
+    The two files speak of the checkpoints beside them: where the block writes none, such as a resumed run that is
+    refused or has nothing left to do, the earlier files stay.
     """
     text = yaml.safe_dump(overrides, allow_unicode=True) if overrides else "[]\n"
     record = {run_dir / "config.yaml": saved.to_yaml(config), run_dir / "overrides.yaml": text}
@@ -215,16 +226,15 @@ def _recorded(run_dir: Path, config: Any, overrides: list[str]) -> Iterator[None
     _write_texts(record)
     try:
         yield
-    except BaseException:
+    finally:
         if _checkpoints(run_dir) == checkpoints:
             _write_texts(earlier)
-        raise
 
 
 def _remove_unused(run_dir: Path) -> None:
     """Remove the folder of a run that was refused before it began: it holds nothing but what was asked for."""
-    names = {path.name for path in run_dir.iterdir()}
-    if names <= {"config.yaml", "overrides.yaml", "train.log"}:
+    names = {path.name for path in run_dir.glob("*")}
+    if run_dir.is_dir() and names <= {"config.yaml", "overrides.yaml", "train.log"}:
         shutil.rmtree(run_dir, ignore_errors=True)
 
 
