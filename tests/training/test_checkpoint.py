@@ -98,8 +98,9 @@ def test_a_checkpoint_with_a_flipped_bit_is_refused_and_not_computed_with(tmp_pa
     start = content.index(weights.numpy().tobytes() if place == "weights" else b"PK\x01\x02")
     content[start] ^= 1
     (tmp_path / "last.pt").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"last\.pt is damaged \(.*checksum\)"):
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/last\.pt is damaged \(.*checksum\)") as caught:
         load_checkpoint(tmp_path / "last.pt")
+    assert str(caught.value).count("damaged") == 1
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
@@ -198,6 +199,12 @@ def test_a_full_disk_is_named_as_such(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=full):
         save_checkpoint(path, {"weights": torch.ones(1_000_000)})
     assert not path.exists()
+    small = [torch.ones(1) for _ in range(2000)]
+    torch.save(small, tmp_path / "small")
+    size = (tmp_path / "small").stat().st_size / 1e6
+    assert size > 0.2
+    with pytest.raises(CheckpointError, match=rf"it takes {size:.1f} MB"):
+        save_checkpoint(path, {"weights": small})
 
 
 def test_what_does_not_read_as_it_was_written_replaces_nothing(tmp_path, monkeypatch):

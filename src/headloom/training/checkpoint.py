@@ -36,7 +36,7 @@ def save_checkpoint(path: Path, contents: Mapping[str, Any], *, then: str = GO_O
     Raises:
         CheckpointError: the disk is full, the folder cannot be written to, or what was written does not read back.
     """
-    with saying_why(path, num_bytes=_num_bytes(contents), then=then), written_beside(path) as partial:
+    with saying_why(path, num_bytes=lambda: _num_bytes(contents), then=then), written_beside(path) as partial:
         with _Noting(partial.open("wb", buffering=0)) as file:
             try:
                 torch.save({"magic": MAGIC, "format": FORMAT, **contents}, file)
@@ -58,7 +58,7 @@ def copy_checkpoint(source: Path, path: Path) -> None:
     Raises:
         CheckpointError: the disk is full or the folder cannot be written to.
     """
-    with saying_why(path, num_bytes=source.stat().st_size), written_beside(path) as partial:
+    with saying_why(path, num_bytes=lambda: source.stat().st_size), written_beside(path) as partial:
         try:
             partial.hardlink_to(source)
         except OSError:
@@ -79,8 +79,8 @@ class _Noting(io.BufferedWriter):
 
 
 @contextmanager
-def saying_why(path: Path, *, num_bytes: int, then: str = GO_ON) -> Iterator[None]:
-    """Inside, `path` is written with `written_beside`; it takes `num_bytes`, about."""
+def saying_why(path: Path, *, num_bytes: Callable[[], int], then: str = GO_ON) -> Iterator[None]:
+    """Inside, `path` is written with `written_beside`; it takes `num_bytes`, which is asked where the disk is full."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -88,30 +88,29 @@ def saying_why(path: Path, *, num_bytes: int, then: str = GO_ON) -> Iterator[Non
         reason = error.strerror or "unknown reason"
         if error.errno == errno.ENOSPC:
             free = shutil.disk_usage(path.parent).free
-            reason += f": it takes {num_bytes / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
+            reason += f": it takes {num_bytes() / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
         raise CheckpointError(
             f"{path} cannot be written ({reason}); earlier checkpoints are untouched: "
             f"free space or permissions in the folder, then {then}"
         ) from error
 
 
-def _num_bytes(contents: Any) -> int:
-    """Of the tensors in `contents`, each memory once."""
-    found: dict[int, int] = {}
+class _Counting(io.BytesIO):
+    """A file that keeps nothing but how much was written to it."""
 
-    def look(value: Any) -> None:
-        match value:
-            case Tensor():
-                found[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-            case Mapping():
-                for item in value.values():
-                    look(item)
-            case list() | tuple():
-                for item in value:
-                    look(item)
+    num_bytes = 0
 
-    look(contents)
-    return sum(found.values())
+    def write(self, data: Any) -> int:
+        num_bytes = memoryview(data).nbytes
+        self.num_bytes += num_bytes
+        return num_bytes
+
+
+def _num_bytes(contents: Mapping[str, Any]) -> int:
+    """Of the file: of many small tensors, more than theirs."""
+    file = _Counting()
+    torch.save(contents, file)
+    return file.num_bytes
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
@@ -133,6 +132,8 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: b
                 _check_sums(path, file)
         # Other formats that torch reads are older, and none of ours.
         contents = torch.load(path, map_location=device, weights_only=True, mmap=mapped) if is_zip else None
+    except CheckpointError:
+        raise  # it says why
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist: name a checkpoint, such as RUN/checkpoints/best.pt") from error
     except OSError as error:

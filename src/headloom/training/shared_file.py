@@ -48,7 +48,7 @@ def save_shared(path: Path, contents: Mapping[str, Any], ranks: Ranks) -> None:
     whole: dict[str, bytes | memoryview] = {"data.pkl": data, "byteorder": b"little", "version": b"3\n", **others}
     sizes = {name: len(content) for name, content in whole.items()}
     sizes |= {name: tensor.numel() * tensor.element_size() for name, tensor in parts.items()}
-    with saying_why(path, num_bytes=sum(sizes.values())), ExitStack() as stack, ranks.watching():
+    with saying_why(path, num_bytes=lambda: sum(sizes.values())), ExitStack() as stack, ranks.watching():
         try:
             save(parts, storage_writer=_OneFile(path, sizes, whole, stack), process_group=ranks.control)
         except CheckpointException as failed:
