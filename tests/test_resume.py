@@ -211,6 +211,22 @@ def test_auto_does_not_start_afresh_where_only_the_last_checkpoint_is_missing(co
     assert files(tmp_path) == before
 
 
+def test_a_run_whose_last_checkpoint_is_damaged_is_told_of_the_one_before_and_goes_on_from_it(
+    config, straight, tmp_path
+):
+    """With every other name that the damaged file has."""
+    shutil.copytree(straight / "checkpoints", tmp_path / "checkpoints")
+    damaged = last(tmp_path)
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    for other in (numbered(tmp_path, 12), tmp_path / "checkpoints" / "best.pt"):
+        other.unlink()
+        other.hardlink_to(damaged)
+    with pytest.raises(CheckpointError, match=r"is damaged.*; the one before is resume=.*step_11\.pt") as caught:
+        resume(config, tmp_path, "auto")
+    resume(config, tmp_path, str(caught.value).rpartition("resume=")[2])
+    assert differences(last(tmp_path), last(straight)) == []
+
+
 def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 

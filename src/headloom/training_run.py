@@ -97,6 +97,14 @@ class TrainingRun:
         self.warm = None  # it holds a copy of the weights
 
     def _loaded(self, path: Path) -> dict[str, Any]:
+        try:
+            return self._read(path)
+        except CheckpointError as error:
+            if path != self.checkpoints.last or (other := self.checkpoints.beside_last()) is None:
+                raise
+            raise CheckpointError(f"{error}; the one before is resume={other}") from error
+
+    def _read(self, path: Path) -> dict[str, Any]:
         if self.ranks.world_size == 1 or self.config.trainer.engine is Engine.ddp:
             return load_checkpoint(path)
         self.ranks.first_does(lambda: check_sums(path))
@@ -220,6 +228,7 @@ class TrainingRun:
             return loop.ranking.headline
         if self.ranks.is_first:
             self.checkpoints.remove_partial()
+        self.ranks.first_does(lambda: self.checkpoints.begin(self.resumed_from))
         with (
             ExitStack() as self.records,
             StepProgress(first_step=first_step, max_steps=trainer.max_steps) as progress,

@@ -3,6 +3,9 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
+from headloom.errors import CheckpointError
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 from headloom.training.checkpoint_folder import CheckpointFolder
 from headloom.training.interrupt import Interrupt
@@ -58,6 +61,30 @@ def test_the_best_checkpoint_comes_along_to_the_folder_of_a_run_that_is_resumed_
         loop = make_loop(folder=tmp_path / str(number)).load_contents(load_checkpoint(start))
         loop.take_best(start)
         assert load_checkpoint(tmp_path / str(number) / "best.pt")["step"] == 2
+
+
+def test_a_run_that_goes_on_from_another_file_has_it_as_its_last_from_the_start(tmp_path):
+    """What it rolls back to, or is resumed from if it is killed at once, is of no other course and is there."""
+    folder = CheckpointFolder(tmp_path / "own", keep=3)
+    folder.begin(None)
+    assert folder.is_empty()
+    for step in (1, 2):
+        save(folder, step)
+    folder.begin(folder.last)
+    assert load_checkpoint(folder.last)["step"] == 2
+    folder.begin(folder.folder / "step_1.pt")
+    assert load_checkpoint(folder.last)["step"] == 1
+    elsewhere = CheckpointFolder(tmp_path / "other", keep=3)
+    elsewhere.begin(folder.folder / "step_2.pt")
+    assert load_checkpoint(elsewhere.last)["step"] == 2
+    assert not partial_files(folder.folder)
+
+
+def test_a_folder_that_cannot_hold_checkpoints_is_named_before_there_is_work_to_lose(tmp_path):
+    """B53: not hours later, at the first one."""
+    (tmp_path / "checkpoints").write_bytes(b"a file")
+    with pytest.raises(CheckpointError, match=r"checkpoints/last\.pt cannot be written \(File exists\)"):
+        CheckpointFolder(tmp_path / "checkpoints", keep=3).begin(None)
 
 
 def test_none_are_numbered_when_none_are_kept_and_strangers_are_left_alone(tmp_path):

@@ -1,11 +1,13 @@
 """The checkpoints of a run by their names: the last, the best, the newest few, the best few."""
 
 import logging
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 from headloom.data.whole_files import remove_abandoned
-from headloom.training.checkpoint import copy_checkpoint, load_checkpoint
+from headloom.errors import CheckpointError
+from headloom.training.checkpoint import copy_checkpoint, load_checkpoint, saying_why
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,20 @@ class CheckpointFolder:
 
     def is_empty(self) -> bool:
         return not any(self.folder.glob("*.pt"))
+
+    def begin(self, resumed_from: Path | None) -> None:
+        """See that checkpoints can be written here, before there is work to lose, and that `last.pt` is `resumed_from`.
+
+        A run that goes on from another file would, until its first checkpoint, roll back to a `last.pt` of a course
+        that it has left, or have none to roll back to and to be resumed from.
+
+        Raises:
+            CheckpointError: the disk is full or the folder cannot be written to.
+        """
+        with saying_why(self.last, num_bytes=lambda: 0):
+            tempfile.TemporaryFile(dir=self.folder).close()
+        if resumed_from is not None and not (self.last.exists() and self.last.samefile(resumed_from)):
+            copy_checkpoint(resumed_from, self.last)
 
     def name_last(self, *, step: int, numbered: bool, best: bool, best_steps: Collection[int] = ()) -> None:
         """Give `last.pt`, which is of `step`, its other names: a number where `numbered`, `best.pt` where `best`.
@@ -71,16 +87,16 @@ class CheckpointFolder:
     def take_best(self, resumed_from: Path, *, step: int) -> None:
         """Make `best.pt` that of `step`, if it lies here or where the run is resumed from: no later one may beat it.
 
-        A `best.pt` that was made in a course which this run has left is kept as `best_left.pt`.
+        A `best.pt` that was made in a course which this run has left, or is damaged, is kept as `best_left.pt`.
         """
-        if self.best.exists() and _step(self.best) == step:
+        if self.best.exists() and _is_of(self.best, step):
             return
         left = self.folder / "best_left.pt"
         names = (resumed_from.name, "best.pt", f"best_{step}.pt", f"step_{step}.pt")
         paths = [*(resumed_from.with_name(name) for name in names), left]
-        found = next((path for path in paths if path.exists() and _step(path) == step), None)
+        found = next((path for path in paths if path.exists() and _is_of(path, step)), None)
         if self.best.exists() and found != left:
-            logger.info("%s is of step %d, which this run has left: now %s", self.best, _step(self.best), left.name)
+            logger.info("%s is not of step %d, the best one of this run: now %s", self.best, step, left.name)
             self.best.replace(left)
         if found is not None:
             copy_checkpoint(found, self.best)
@@ -96,6 +112,10 @@ class CheckpointFolder:
     def numbered(self) -> list[Path]:
         """step_N.pt, from the oldest to the newest."""
         return self._with_a_number("step")
+
+    def beside_last(self) -> Path | None:
+        """The newest of `step_N.pt` that is another file than `last.pt`."""
+        return next((path for path in reversed(self.numbered()) if not path.samefile(self.last)), None)
 
     def newest(self, count: int) -> list[Path]:
         """The newest checkpoints, or as many as there are; `last.pt` is one where it is newer than any number.
@@ -127,6 +147,13 @@ class CheckpointFolder:
 
 def _number(path: Path) -> int:
     return int(path.stem.rpartition("_")[2])
+
+
+def _is_of(path: Path, step: int) -> bool:
+    try:
+        return _step(path) == step
+    except CheckpointError:
+        return False  # last.pt was damaged with this name of it, and the run goes on from an earlier one
 
 
 def _step(path: Path) -> int:

@@ -252,9 +252,10 @@ class Loop:
         last = self.checkpoints.last
         kept = f"{last} is from before" if last.exists() else "there is no checkpoint yet"
         precision = "trainer.precision=float32" if self.trainer.autocast_dtype is not None else "another seed"
+        others = [policy.name for policy in OnDivergence if policy not in (OnDivergence.stop, self.guard.policy)]
         raise TrainingDiverged(
             f"{explain(self.trainer, trouble, self.describe)}; {kept}. Lower optimizer.lr, lengthen "
-            f"schedule.warmup_steps, set {precision}, or let trainer.on_divergence=skip or rollback go on"
+            f"schedule.warmup_steps, set {precision}, or let trainer.on_divergence={' or '.join(others)} go on"
         )
 
     def _save(self, *, numbered: bool, best: bool) -> None:
