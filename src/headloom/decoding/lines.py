@@ -104,13 +104,22 @@ def _decoded(raw: bytes, on_bad_line: OnBadLine) -> str:
 
 def _fields(text: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        fields = json.loads(text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_distinct)
     except ValueError as error:
         raise DataError(f"is not JSON ({error})") from None
     except RecursionError:
         raise DataError("is not JSON that can be read: it is nested too deep") from None
     if not isinstance(fields, dict):
         raise DataError("is not a JSON object")
+    return fields
+
+
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"it has {name!r} twice, of which one would be lost")
+        fields[name] = value
     return fields
 
 
