@@ -241,6 +241,7 @@ def test_the_widest_values_of_a_range_are_kept_as_they_are(schema: Any, values: 
         ),
         ({"resume": ""}, "resume is empty"),
         ({"seed": -1}, "seed=-1"),
+        ({"seed": 10**20}, "seed=100000000000000000000 is too large"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(parts: dict[str, Any], message: str) -> None:

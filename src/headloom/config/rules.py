@@ -14,6 +14,13 @@ def at_least(option: str, value: float | None, least: float) -> None:
         raise ConfigError(f"{option}={value} is too small: set it to {least} or more")
 
 
+def seed(option: str, value: int) -> None:
+    """`value` is one that every random generator takes."""
+    at_least(option, value, 0)
+    if value >= 2**63:
+        raise ConfigError(f"{option}={value} is too large: set it to less than {2**63}")
+
+
 def above_zero(option: str, value: float | None) -> None:
     """`value` is a finite number above 0."""
     if value is not None and not (math.isfinite(value) and value > 0):

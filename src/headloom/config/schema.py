@@ -199,7 +199,7 @@ class TrainConfig:
     10 and as 7 + 7 + 6, and refuse where anything differs. none: train."""
 
     def __post_init__(self) -> None:
-        rules.at_least("seed", self.seed, 0)
+        rules.seed("seed", self.seed)
         if self.check is not Check.none and self.resume != "never":
             raise ConfigError(f"check={self.check.name} begins with a fresh model: remove resume={self.resume}")
         if not self.resume:

@@ -178,7 +178,7 @@ class SamplingOptions(SearchConfig):
         rules.at_least("decoding.top_k", self.top_k, 1)
         rules.share("decoding.top_p", self.top_p, with_zero=False, with_one=True)
         rules.share("decoding.min_p", self.min_p, with_zero=False, with_one=True)
-        rules.at_least("decoding.seed", self.seed, 0)
+        rules.seed("decoding.seed", self.seed)
 
 
 @dataclass(kw_only=True)
