@@ -23,6 +23,8 @@ OLD = {
         ("model.dropout", 0.3, "model.dropout=0.3 (was 0.1)"),
         ("data.max_length", 32, "data.max_length=32 (was 64)"),
         ("optimizer.kind", "adamw", "optimizer.kind=adamw (was adam)"),
+        ("model.dropout", None, "model.dropout=null (was 0.1)"),
+        ("model.dropout", True, "model.dropout=true (was 0.1)"),
         ("trainer.max_tokens", 200, "trainer.max_tokens=200 (was 100)"),
         ("seed", 2, "seed=2 (was 1)"),
     ],
@@ -43,7 +45,7 @@ def test_other_options_are_taken_and_named(caplog, option, value):
     with caplog.at_level(logging.INFO):
         check_resumed(OLD, changed("warm_start", "best.pt", changed("resume", "auto", changed(option, value))))
     section, name = option.split(".")
-    assert caplog.messages == [f"resumed with another {option}={value} (was {OLD[section][name]}): taken"]
+    assert caplog.messages == [f"resumed with another {option}={value} (was {OLD[section][name] or 'null'}): taken"]
 
 
 def test_another_search_is_warned_of_where_scores_depend_on_it(caplog):
@@ -63,7 +65,7 @@ def test_another_search_is_warned_of_where_scores_depend_on_it(caplog):
 
 
 def test_an_option_that_is_new_or_gone_is_a_change():
-    with pytest.raises(CheckpointError, match=r"model\.depth=2 \(was None\)"):
+    with pytest.raises(CheckpointError, match=r"model\.depth=2 \(was null\)"):
         check_resumed(OLD, {**OLD, "model": {**OLD["model"], "depth": 2}})
 
 

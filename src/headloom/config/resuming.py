@@ -66,5 +66,12 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             changes |= _changes(before, after, f"{prefix}{name}.")
         elif before != after:
-            changes[f"{prefix}{name}"] = f"{after} (was {before})"
+            changes[f"{prefix}{name}"] = f"{_as_option(after)} (was {_as_option(before)})"
     return changes
+
+
+def _as_option(value: Any) -> str:
+    """As it is written on the command line, where None is refused."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
