@@ -67,6 +67,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(truncation):
         (Truncation(min_p=0.3), {0, 1, 2}),  # 0.15 and more
         (Truncation(min_p=1.0), {0}),
         (Truncation(temperature=1e-4), {0}),
+        (Truncation(temperature=1e-40), {0}),
         (Truncation(temperature=0.5, min_p=0.3), {0, 1}),  # the temperature first: 0.5, 0.18, ... of its square
         (Truncation(top_k=4, top_p=0.8), {0, 1}),  # 0.81 of what top_k leaves
     ],

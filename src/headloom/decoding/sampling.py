@@ -136,7 +136,8 @@ def _generator(seed: int, number: int) -> np.random.Generator:
 
 def _draw(logits_NV: Tensor, uniform_N: Tensor, truncation: Truncation) -> Tensor:
     """id_N: where the cumulative probability of what is left passes `uniform`."""
-    scaled_NV = logits_NV / truncation.temperature
+    # Below the largest, so that a tiny temperature takes the others to minus infinity and none to plus.
+    scaled_NV = (logits_NV - logits_NV.amax(-1, keepdim=True)) / truncation.temperature
     if not truncation.cuts:
         return _invert(scaled_NV.softmax(-1), uniform_N)
     num = scaled_NV.size(-1) if truncation.top_k is None else min(truncation.top_k, scaled_NV.size(-1))
