@@ -61,6 +61,7 @@ def config(**parts: Any) -> TrainConfig:
     [
         (Seq2SeqConfig, {"dropout": 1.0}, "model.dropout=1.0"),
         (TrainerConfig, {"rank_timeout": 0.0}, "trainer.rank_timeout=0.0"),
+        (TrainerConfig, {"num_threads": 5000}, "trainer.num_threads=5000 is more than 1024"),
         (
             TrainerConfig,
             {"engine": Engine.fsdp, "precision": Precision.float16, "device": Device.cuda},

@@ -8,6 +8,7 @@ from headloom.config import rules
 from headloom.errors import ConfigError
 
 AUTO = "auto"
+MOST_THREADS = 1024
 DEFAULT_MAX_TOKENS = 4096
 
 
@@ -134,6 +135,11 @@ class TrainerConfig:
             rules.at_least(f"trainer.{option}", getattr(self, option), 1)
         for option in ("patience", "pad_to_multiple", "num_threads"):
             rules.at_least(f"trainer.{option}", getattr(self, option), 1)
+        if self.num_threads is not None and self.num_threads > MOST_THREADS:
+            raise ConfigError(
+                f"trainer.num_threads={self.num_threads} is more than {MOST_THREADS}, with which PyTorch may not even "
+                "start: at most as many as the machine has cores are of use"
+            )
         rules.at_least("trainer.keep_checkpoints", self.keep_checkpoints, 0)
         rules.at_least("trainer.keep_best_checkpoints", self.keep_best_checkpoints, 0)
         self._check_averages()
