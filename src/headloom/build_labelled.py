@@ -13,10 +13,12 @@ from headloom.config.schema_data import DataConfig
 from headloom.data import corpora
 from headloom.data.conll import open_conll
 from headloom.data.labelled import Columns, Format, Header, open_labelled
+from headloom.data.labelled_batch import LabelledEvaluationBatches
 from headloom.data.labelled_store import ClassRows, RowEncoder, TagRows, ValueRows
 from headloom.data.labels import find_labels, find_spread, listed, shortened
 from headloom.data.prepared import lines_folder
 from headloom.data.text import Corpus, TextPairs
+from headloom.data.token_store import TokenPairs
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import ConfigError
 from headloom.metrics import not_bio
@@ -145,6 +147,18 @@ def build_encoder(config: TrainConfig, tokenizer: Tokenizer, targets: Mapping[st
             return TagRows(tokenizer, targets["names"], max_length=max_length)
         case _:
             raise AssertionError(config.task)
+
+
+def num_segmentations(config: TrainConfig) -> int:
+    """Segmentations of a text whose answers are averaged."""
+    return config.task.num_segmentations if isinstance(config.task, schema.WholeTextConfig) else 1
+
+
+def build_evaluation_batches(config: TrainConfig, tokens: TokenPairs, encoder: RowEncoder) -> LabelledEvaluationBatches:
+    """Every row of `tokens`, as validations and evaluate.py score them."""
+    return LabelledEvaluationBatches(
+        tokens, encoder, max_tokens=config.trainer.max_tokens, num_segmentations=num_segmentations(config)
+    )
 
 
 def build_classifier(config: TrainConfig, tokenizer: Tokenizer, targets: Mapping[str, Any]) -> Classifier:

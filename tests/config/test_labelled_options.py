@@ -33,6 +33,7 @@ from headloom.errors import ConfigError
         (ConllConfig, {"token_column": -1}, "data.token_column=-1 is too small"),
         (ConllConfig, {"tag_column": 0}, "data.tag_column=0 is the word's: choose two columns"),
         (ClassificationConfig, {"label_smoothing": 1.0}, "task.label_smoothing=1.0"),
+        (ClassificationConfig, {"num_segmentations": 0}, "task.num_segmentations=0 is too small"),
         (ClassificationConfig, {"weights": [1.0, -1.0]}, "task.weights=-1.0 is too small"),
         (ClassificationConfig, {"weights": [0.0, 0.0]}, "task.weights=[0.0, 0.0] are all 0: raise one"),
         (
@@ -73,6 +74,10 @@ FITTING = {"model": ClassifierConfig(), "data": LABELLED, "task": Classification
             "task=translation needs pairs of lines, such as data=tsv; data=labelled is",
         ),
         ({"tokenizer": CharConfig(joint=False)}, "tokenizer.joint=false has no effect with model=classifier"),
+        (
+            {"task": ClassificationConfig(num_segmentations=8)},
+            "task.num_segmentations=8 needs segmentations that are drawn: set tokenizer.dropout",
+        ),
         (
             {"task": TaggingConfig(), "data": ConllConfig(), "model": ClassifierConfig(pooling=PoolingKind.cls)},
             "model.pooling=cls has no effect with task=tagging",

@@ -115,9 +115,9 @@ def tokens(tmp_path):
 
 
 def test_evaluation_batches_hold_every_row_once_with_its_target(tokens):
-    store, _ = tokens
+    store, encoder = tokens
     rows = []
-    for batch in LabelledEvaluationBatches(store, pad=BYTES.pad_id, max_tokens=40):
+    for batch in LabelledEvaluationBatches(store, encoder, max_tokens=40):
         assert batch.num_targets == len(batch.rows) == len(batch.target)
         for row, token_S, target in zip(batch.rows, batch.token_BS, batch.target, strict=True):
             assert token_S[token_S != BYTES.pad_id].tolist() == store.source(row).tolist()
@@ -156,3 +156,19 @@ def test_sampled_segmentations_repeat_and_keep_targets(tmp_path):
         assert [row[row != IGNORE].tolist() for row in batch.target] == [[0, 1, 0, 1, 0, 1]] * 4
         drawn |= {tuple(row.tolist()) for row in batch.token_BS}
     assert len(drawn) > 4
+
+
+def test_another_segmentation_of_a_text_is_the_same_whatever_stands_beside_it():
+    texts = ["abab\tbaba", "bababa\tab", "ab\tabba"]
+    tokenizer = train_tokenizer(texts * 9, kind="bpe", vocab_size=20, byte_fallback=False, sampling=0.5)
+    encoder = ClassRows(tokenizer, ["n", "y"], max_length=40)
+
+    def rows(sources, number):
+        return [row.tolist() for row in encoder.variant(sources, number).ids]
+
+    assert rows(texts, 0) == [row.tolist() for row in encoder.rows(texts).ids]
+    told = [tokenizer.decode(row) for row in rows(texts, 0)]
+    for number in (1, 2, 3):
+        assert rows(texts, number) == [*rows(texts[:1], number), *rows(texts[1:], number)]
+        assert [tokenizer.decode(row) for row in rows(texts, number)] == told
+    assert len({tuple(map(tuple, rows(texts, number))) for number in range(4)}) > 2

@@ -175,3 +175,15 @@ def test_a_folder_that_is_no_export_is_named(checkpoint, tmp_path):
     (output / "model.safetensors").write_bytes(b"{}")
     with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
         read_weights(output / "model.safetensors")
+
+
+def test_an_export_warns_that_it_averages_no_segmentations(checkpoints, tmp_path, caplog):
+    contents = load_checkpoint(checkpoints["classification"])
+    contents["config"]["tokenizer"] = {"kind": "bpe", "dropout": 0.1}
+    contents["config"]["task"]["num_segmentations"] = 4
+    save_checkpoint(tmp_path / "averaged.pt", contents)
+    exported(tmp_path / "averaged.pt", tmp_path / "out")
+    assert "takes the mean over 4" in caplog.text
+    caplog.clear()
+    exported(checkpoints["classification"], tmp_path / "plain")
+    assert "takes the mean" not in caplog.text

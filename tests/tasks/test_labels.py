@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from headloom.data.labelled_batch import LabelledEvaluationBatches
 from headloom.data.labelled_store import ClassRows, TagRows, ValueRows, tokenize_rows
 from headloom.data.text import PairList
-from headloom.data.tokenizer import ByteTokenizer
+from headloom.data.tokenizer import ByteTokenizer, train_tokenizer
 from headloom.models.classifier import Classifier, Pool, Pooling
 from headloom.tasks.classification import ClassificationTask, balanced_weights, label_loss
 from headloom.tasks.regression import RegressionTask
@@ -40,7 +40,7 @@ def setup(make_model, tmp_path):
         model = Classifier(make_model(BYTES.vocab_size, dropout=0.0).encoder, pool, head, dropout=0.0)
         rows = list(zip(TEXTS, LABELS[kind], strict=True))
         tokens = tokenize_rows(PairList(rows), encoder, folder=tmp_path, description="test")
-        return model, task, LabelledEvaluationBatches(tokens, pad=BYTES.pad_id, max_tokens=max_tokens)
+        return model, task, LabelledEvaluationBatches(tokens, encoder, max_tokens=max_tokens)
 
     return build
 
@@ -129,6 +129,50 @@ def test_predictions_stand_in_the_order_of_the_corpus(setup):
     assert [len(tags) for tags in one.predicted] == [len(tags.split(" ")) for tags in LABELS["tagging"]]
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_answers_are_the_mean_over_segmentations(make_model, tmp_path, kind):
+    """Of labels the mean of the probabilities, as Takase et al. (2022) take it; whatever the batches."""
+    texts = ["abab", "ba", "bababab", "abba"]
+    tokenizer = train_tokenizer(texts * 9, kind="bpe", vocab_size=20, byte_fallback=False, sampling=0.5)
+    labels, encoder, task = {
+        "classification": (
+            ["x", "y", "y", "x"],
+            ClassRows(tokenizer, ["x", "y"], max_length=32),
+            ClassificationTask(["x", "y"]),
+        ),
+        "regression": (
+            ["1", "2", "3", "4"],
+            ValueRows(tokenizer, max_length=32),
+            RegressionTask(centre=1.0, spread=2.0),
+        ),
+    }[kind]
+    torch.manual_seed(1)
+    head = torch.nn.Linear(16, 2 if kind == "classification" else 1)
+    model = Classifier(make_model(20, dropout=0.0).encoder, Pool(Pooling.mean, 16), head, dropout=0.0).eval()
+    tokens = tokenize_rows(
+        PairList(list(zip(texts, labels, strict=True))), encoder, folder=tmp_path, description="test"
+    )
+    with torch.no_grad():
+        output_TKC = torch.stack(
+            [
+                torch.cat([model(torch.from_numpy(encoder.variant([text], k).ids[0])[None], None) for k in range(5)])
+                for text in texts
+            ]
+        )
+    for max_tokens in (1, 4096):
+        batches = LabelledEvaluationBatches(tokens, encoder, max_tokens=max_tokens, num_segmentations=5)
+        evaluation = task.evaluate(model, batches, device=CPU, autocast_dtype=None)
+        if kind == "regression":
+            expected = 1.0 + 2.0 * output_TKC.mean(1)[:, 0]
+            assert evaluation.predicted == pytest.approx(expected.numpy(), abs=1e-5)
+            continue
+        p_TC = output_TKC.softmax(-1).mean(1)
+        assert evaluation.predicted.tolist() == p_TC.argmax(-1).tolist()
+        assert evaluation.probability == pytest.approx(p_TC.amax(-1).numpy(), abs=1e-5)
+        assert evaluation.metrics["loss"] == pytest.approx(-p_TC.log()[range(4), [0, 1, 1, 0]].mean().item(), abs=1e-5)
+    assert (output_TKC[:, 1:] != output_TKC[:, :1]).any()
+
+
 def test_words_that_were_cut_off_count_as_outside(make_model, tmp_path):
     """Their entities are missed, not left out of the count."""
     encoder = TagRows(BYTES, ["B-x", "O"], max_length=4)
@@ -136,7 +180,7 @@ def test_words_that_were_cut_off_count_as_outside(make_model, tmp_path):
     model = Classifier(make_model(BYTES.vocab_size).encoder, None, torch.nn.Linear(16, 2), dropout=0.0)
     torch.nn.init.zeros_(model.head.weight)
     model.head.bias.data = torch.tensor([0.0, 9.0])
-    batches = LabelledEvaluationBatches(tokens, pad=BYTES.pad_id, max_tokens=64)
+    batches = LabelledEvaluationBatches(tokens, encoder, max_tokens=64)
     evaluation = TaggingTask(["B-x", "O"]).evaluate(model, batches, device=CPU, autocast_dtype=None)
     assert evaluation.predicted == [["O", "O", "O"]]
     assert (evaluation.metrics["recall"], evaluation.metrics["accuracy"]) == (0.0, pytest.approx(2 / 3))

@@ -20,7 +20,7 @@ from headloom.config.schema_labelled import (
     TaggingConfig,
     TaggingHeadline,
 )
-from headloom.config.schema_text import ByteConfig
+from headloom.config.schema_text import BpeConfig, ByteConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, LineFormat, OnBadLine, Split, TranslateConfig
 from headloom.data.tokenizer import ByteTokenizer
@@ -141,6 +141,21 @@ def test_one_answer_a_text_is_computed_in_float32_also_where_weights_are_packed(
     model = build_classifier(config, ByteTokenizer(), {}).eval()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), packed_weights(model, torch.bfloat16):
         assert model(torch.tensor([[2, 5, 6, 3]]), None).dtype is torch.float32
+
+
+@pytest.mark.parametrize(("task", "pairs"), [("classification", True), ("regression", False)])
+def test_a_mean_over_segmentations_is_one_number_everywhere_too(corpus, tmp_path, task, pairs):
+    tokenizer = BpeConfig(vocab_size=20, byte_fallback=False, dropout=0.5)
+    config = replace(corpus(task, pairs=pairs), tokenizer=tokenizer, task=TASKS[task](num_segmentations=4))
+    headline = run.train(config, tmp_path / "run")
+    name = {"classification": "accuracy", "regression": "pearson"}[task]
+    assert evaluate(tmp_path / "run", tmp_path / "valid", split=Split.valid)[name] == headline
+    rows = [line.split("\t") for line in (tmp_path / "valid" / "predictions.tsv").read_text().split("\n")[1:-1]]
+    count = 1 if task == "regression" else 2
+    texts = ["\t".join(columns[1 + count :]) + "\n" for columns in rows]
+    told = answers(tmp_path / "run", tmp_path, "".join(texts))
+    assert told == ["\t".join(columns[1 : 1 + count]) for columns in rows]
+    assert answers(tmp_path / "run", tmp_path, texts[-1]) == told[-1:]
 
 
 @pytest.mark.parametrize("task", TASKS)

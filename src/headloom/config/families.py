@@ -2,7 +2,13 @@
 
 from headloom.config import rules
 from headloom.config.schema_data import DataConfig
-from headloom.config.schema_labelled import ClassifierConfig, LabelledTextConfig, PoolingKind, TaggingConfig
+from headloom.config.schema_labelled import (
+    ClassifierConfig,
+    LabelledTextConfig,
+    PoolingKind,
+    TaggingConfig,
+    WholeTextConfig,
+)
 from headloom.config.schema_language import (
     LanguageModelingConfig,
     LmConfig,
@@ -45,6 +51,11 @@ def check_family(
             raise rules.no_effect("tokenizer.joint=false", f"model={model.kind.name}, which has one side")
         case ClassifierConfig(pooling=PoolingKind() as pooling) if isinstance(task, TaggingConfig):
             raise rules.no_effect(f"model.pooling={pooling.name}", "task=tagging: each word has an answer")
+    if isinstance(task, WholeTextConfig) and task.num_segmentations > 1 and not tokenizer.samples:
+        raise ConfigError(
+            f"task.num_segmentations={task.num_segmentations} needs segmentations that are drawn: set "
+            "tokenizer.dropout with tokenizer=bpe, or tokenizer.sampling_alpha with tokenizer=unigram"
+        )
     if isinstance(task, TranslationConfig):
         _check_r_drop(task, model)
     elif isinstance(tokenizer, SubwordConfig) and tokenizer.sampled_side is not SampledSide.both:

@@ -241,6 +241,20 @@ class LabelTaskConfig(TaskConfig):
                 raise ConfigError(f"task.weights={self.weights} are all 0: raise one")
 
 
+@dataclass(kw_only=True)
+class WholeTextConfig(TaskConfig):
+    """What tasks with one answer a row have in common."""
+
+    num_segmentations: int = 1
+    """Segmentations of a text whose answers are averaged in validation, evaluate.py and translate.py, of labels as
+    probabilities: the plain one, and others drawn as in training, the same for a text each time. Takase et al. (2022),
+    who do so for translation. Costs as many times as much. 1: the plain one alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules.at_least("task.num_segmentations", self.num_segmentations, 1)
+
+
 class ClassificationHeadline(Enum):
     accuracy = "accuracy"
     macro_f1 = "macro_f1"
@@ -248,7 +262,7 @@ class ClassificationHeadline(Enum):
 
 
 @dataclass(kw_only=True)
-class ClassificationConfig(LabelTaskConfig):
+class ClassificationConfig(LabelTaskConfig, WholeTextConfig):
     """One of some labels for each text, or each two texts."""
 
     kind: TaskKind = TaskKind.classification
@@ -264,7 +278,7 @@ class RegressionHeadline(Enum):
 
 
 @dataclass(kw_only=True)
-class RegressionConfig(TaskConfig):
+class RegressionConfig(WholeTextConfig):
     """A number for each text, or each two texts; squared error."""
 
     kind: TaskKind = TaskKind.regression

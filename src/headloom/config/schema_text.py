@@ -42,6 +42,11 @@ class TokenizerConfig:
         """True when source and target ids mean the same pieces."""
         return True
 
+    @property
+    def samples(self) -> bool:
+        """True when segmentations are drawn in training."""
+        return False
+
 
 class SampledSide(Enum):
     both = "both"
@@ -91,8 +96,8 @@ class SubwordConfig(TokenizerConfig):
     def shares_one_vocabulary(self) -> bool:
         return self.joint
 
-    def _check_sampled_side(self, option: str, *, samples: bool) -> None:
-        if self.sampled_side is not SampledSide.both and not samples:
+    def _check_sampled_side(self, option: str) -> None:
+        if self.sampled_side is not SampledSide.both and not self.samples:
             raise rules.no_effect(f"tokenizer.sampled_side={self.sampled_side.name}", f"tokenizer.{option}")
 
 
@@ -108,7 +113,11 @@ class BpeConfig(SubwordConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.share("tokenizer.dropout", self.dropout)
-        self._check_sampled_side("dropout=0", samples=self.dropout > 0)
+        self._check_sampled_side("dropout=0")
+
+    @property
+    def samples(self) -> bool:
+        return self.dropout > 0
 
 
 @dataclass(kw_only=True)
@@ -124,7 +133,11 @@ class UnigramConfig(SubwordConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.above_zero("tokenizer.sampling_alpha", self.sampling_alpha)
-        self._check_sampled_side("sampling_alpha=null", samples=self.sampling_alpha is not None)
+        self._check_sampled_side("sampling_alpha=null")
+
+    @property
+    def samples(self) -> bool:
+        return self.sampling_alpha is not None
 
 
 @dataclass(kw_only=True)

@@ -3,7 +3,7 @@
 B batch, S length of a row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,8 @@ class LabelledBatch:
     """Targets that count: what a summed loss is divided by."""
     rows: np.ndarray
     """Row numbers in the TokenPairs."""
+    others: "Sequence[LabelledBatch]" = ()
+    """The same rows in other segmentations, whose answers are averaged with those of this one."""
 
     @property
     def num_tokens(self) -> int:
@@ -127,11 +129,16 @@ class LabelledBatches(PooledBatches):
 
 
 class LabelledEvaluationBatches:
-    """Every row exactly once, similar lengths together; the same batches each time."""
+    """Every row exactly once, similar lengths together; the same batches each time.
 
-    def __init__(self, tokens: TokenPairs, *, pad: int, max_tokens: int) -> None:
+    With `num_segmentations` above 1 a batch has its rows in as many segmentations (`others`), each with one target a
+    row. Batches are made by the lengths of the plain ones, so another can be over `max_tokens`.
+    """
+
+    def __init__(self, tokens: TokenPairs, encoder: RowEncoder, *, max_tokens: int, num_segmentations: int = 1) -> None:
         self.tokens = tokens
-        self._pad = pad
+        self._encoder = encoder
+        self._num_segmentations = num_segmentations
         self._batches = ordered_batches(tokens.source_lengths, tokens.source_lengths, max_tokens=max_tokens)
 
     def __len__(self) -> int:
@@ -139,4 +146,14 @@ class LabelledEvaluationBatches:
 
     def __iter__(self) -> Iterator[LabelledBatch]:
         for rows in self._batches:
-            yield collate(*self.tokens.load(rows), pad=self._pad, multiple=1, rows=rows)
+            ids, targets = self.tokens.load(rows)
+            plain = self._batch(ids, targets, rows)
+            others = []
+            if self._num_segmentations > 1:
+                texts = [self.tokens.text(int(row))[0] for row in rows]
+                for number in range(1, self._num_segmentations):
+                    others.append(self._batch(Ranges.of(self._encoder.variant(texts, number).ids), targets, rows))
+            yield replace(plain, others=others)
+
+    def _batch(self, ids: Ranges, targets: Ranges, rows: np.ndarray) -> LabelledBatch:
+        return collate(ids, targets, pad=self._encoder.tokenizer.pad_id, multiple=1, rows=rows)

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,13 @@ class RowEncoder(ABC):
     @abstractmethod
     def rows(self, sources: Sequence[str], segment: Segment | None = None) -> Rows:
         """The rows of `sources`, in pieces as `segment` cuts them; None: the tokenizer's plain encoding."""
+
+    def variant(self, sources: Sequence[str], number: int) -> Rows:
+        """The rows of `sources` in segmentation `number`: 0 the plain one, each other one drawn as in training.
+
+        A draw is a function of the text and `number`: it is the same whatever stands beside the text, in any process.
+        """
+        return self.rows(sources, None if number == 0 else partial(_drawn, self.tokenizer, number))
 
     @abstractmethod
     def targets(self, rows: Rows, labels: Sequence[str]) -> list[np.ndarray]:
@@ -191,6 +199,14 @@ def _value(label: str, index: int) -> float:
     return value
 
 
+def _drawn(tokenizer: Tokenizer, number: int, texts: Sequence[str]) -> list[list[int]]:
+    drawn = []
+    for text in texts:
+        digest = hashlib.blake2b(f"{number} {text}".encode(), digest_size=8).digest()
+        drawn += tokenizer.sample([text], seed=int.from_bytes(digest, "little"))
+    return drawn
+
+
 def _shares(lengths: list[int], room: int) -> list[int]:
     """How many pieces of each text stay: all where there is room; of two texts the longer one is cut first."""
     if sum(lengths) <= room:
@@ -219,8 +235,8 @@ def tokenize_rows(pairs: TextPairs, encoder: RowEncoder, *, folder: Path, descri
     store = folder / f"tokens-{hashlib.sha256(content.encode('utf-8')).hexdigest()[:32]}"
     if not (store / META).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_written_beside(store, complete=store / META) as partial:
-            _write(partial, pairs, encoder, description)
+        with folder_written_beside(store, complete=store / META) as unfinished:
+            _write(unfinished, pairs, encoder, description)
     tokens = TokenPairs(store, pairs)
     if tokens.num_truncated:
         logger.warning(

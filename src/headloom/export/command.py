@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headloom import build_labelled
 from headloom.config.schema_export import ExportConfig
 from headloom.config.strict import EXPORT_NAME
 from headloom.data.whole_files import folder_written_beside
@@ -39,6 +40,12 @@ def export(config: ExportConfig) -> None:
     trained = load_trained(config.checkpoint, device="cpu", precision="float32")
     refuse_obstacle(format, trained, config.checkpoint)
     refuse_broken_weights(trained, config.checkpoint)
+    if (number := build_labelled.num_segmentations(trained.config)) > 1:
+        logger.warning(
+            "the export answers one segmentation of a text, where translate.py takes the mean over %d "
+            "(task.num_segmentations): the answers of %s are the export's only where its caller averages too",
+            number, config.checkpoint,
+        )  # fmt: skip
     write_checked(format, trained, sample_of(trained, config.sample), config.checkpoint, config.output)
 
 

@@ -3,6 +3,7 @@
 Shapes: B batch, C classes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,8 +91,7 @@ class ClassificationTask:
         nll = torch.zeros((), dtype=torch.float64, device=device)
         with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
-                logits_BC = model(*on_device(batch, device)).double()
-                log_p_BC = logits_BC.log_softmax(-1)
+                log_p_BC = mean_log_probability(answers(model, batch, device))
                 nll -= log_p_BC.gather(-1, batch.target.to(device)[:, None]).sum()
                 best_B = log_p_BC.max(-1)
                 gold[batch.rows] = batch.target.numpy()
@@ -111,6 +111,16 @@ def on_device(batch: LabelledBatch, device: torch.device) -> tuple[Tensor, Tenso
     """What the model takes of a batch."""
     allowed = batch.allowed_BS
     return batch.token_BS.to(device), None if allowed is None else allowed.to(device)
+
+
+def answers(model: Classifier, batch: LabelledBatch, device: torch.device) -> Tensor:
+    """What `model` answers to each segmentation of the rows of `batch`, one behind the other; float64."""
+    return torch.stack([model(*on_device(one, device)).double() for one in (batch, *batch.others)])
+
+
+def mean_log_probability(logits_KBC: Tensor) -> Tensor:
+    """log_p_BC, of the mean of the probabilities that K segmentations of a text give: Takase et al. (2022)."""
+    return logits_KBC.log_softmax(-1).logsumexp(0) - math.log(len(logits_KBC))
 
 
 def label_loss(logits_NC: Tensor, target_N: Tensor, *, label_smoothing: float, class_weights: Tensor | None) -> LossSum:

@@ -15,7 +15,7 @@ from headloom.data.labelled_batch import LabelledBatch, LabelledEvaluationBatche
 from headloom.decoding.translator import evaluating_in
 from headloom.models.classifier import Classifier
 from headloom.nn.loss import LossSum
-from headloom.tasks.classification import on_device
+from headloom.tasks.classification import answers
 
 HEADLINES = {"pearson": True, "spearman": True, "loss": False}
 """Metrics that can choose the best checkpoint, and whether higher is better."""
@@ -67,7 +67,7 @@ class RegressionTask:
         predicted = np.zeros(len(batches.tokens), np.float64)
         with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
-                output_B = model(*on_device(batch, device)).squeeze(-1).double().cpu().numpy()
+                output_B = answers(model, batch, device).mean(0).squeeze(-1).cpu().numpy()
                 gold[batch.rows] = batch.target.numpy()
                 predicted[batch.rows] = self.centre + self.spread * output_B
         mse = float(np.square(gold - predicted).mean())

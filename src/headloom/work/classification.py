@@ -8,7 +8,7 @@ import torch
 from headloom import build, build_labelled
 from headloom.config.schema import TrainConfig
 from headloom.data.labelled import TextsOnly, split_texts
-from headloom.data.labelled_batch import LabelledBatch, LabelledBatches, LabelledEvaluationBatches
+from headloom.data.labelled_batch import LabelledBatch, LabelledBatches
 from headloom.data.labelled_store import tokenize_rows
 from headloom.data.tokenizer import tokenizer_from_state
 from headloom.decoding.translator import evaluating
@@ -73,9 +73,7 @@ class ClassificationWork:
             seed=config.seed,
             pad_to_multiple=trainer.pad_to_multiple,
         )
-        self.valid_batches = LabelledEvaluationBatches(
-            self.valid_tokens, pad=self.tokenizer.pad_id, max_tokens=trainer.max_tokens
-        )
+        self.valid_batches = build_labelled.build_evaluation_batches(config, self.valid_tokens, encoder)
         self.sample_rows = sample_rows(len(self.valid_tokens))
         self.mapped_row = self._row_to_map()
 

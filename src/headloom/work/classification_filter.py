@@ -18,6 +18,7 @@ from headloom.data.tokenizer import tokenizer_from_state
 from headloom.decoding.lines import Reply, text_of
 from headloom.errors import ConfigError, DataError
 from headloom.models.classifier import Classifier
+from headloom.tasks.classification import mean_log_probability
 from headloom.tasks.tagging import outside_of
 from headloom.work.base import Trained
 
@@ -53,6 +54,7 @@ class LabelPredictor:
         self.labels = trained.contents["labels"]
         self.tokenizer = tokenizer_from_state(trained.contents["tokenizers"]["source"])
         self.encoder = build_labelled.build_encoder(trained.config, self.tokenizer, self.labels)
+        self.num_segmentations = build_labelled.num_segmentations(trained.config)
         self.has_two_texts = trained.config.data.has_two_texts
         self.has_tags = trained.config.data.has_tags
 
@@ -72,20 +74,29 @@ class LabelPredictor:
     def answer(self, items: Sequence[str]) -> Iterator[tuple[int, Reply]]:
         if not items:
             return
-        rows = self.encoder.rows(items)
-        ids = Ranges.of(rows.ids)
+        variants = [self.encoder.variant(items, number) for number in range(self.num_segmentations)]
+        all_ids = [Ranges.of(rows.ids) for rows in variants]
+        lengths = all_ids[0].lengths
         dtype, device = self.trained.dtype, self.trained.device
         max_tokens = self.trained.config.trainer.max_tokens
-        for batch in ordered_batches(ids.lengths, ids.lengths, max_tokens=max_tokens):
-            token_BS, allowed_BS = padded_tokens(ids.take(batch), pad=self.tokenizer.pad_id)
-            allowed_BS = None if allowed_BS is None else allowed_BS.to(device)
-            with torch.inference_mode(), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-                logits = self.model(token_BS.to(device), allowed_BS).double().cpu()
-            for row, answer in zip(batch.tolist(), logits, strict=True):
-                yield row, self._reply(answer, rows, row, items[row])
+        for batch in ordered_batches(lengths, lengths, max_tokens=max_tokens):
+            answers = []
+            for ids in all_ids:
+                token_BS, allowed_BS = padded_tokens(ids.take(batch), pad=self.tokenizer.pad_id)
+                allowed_BS = None if allowed_BS is None else allowed_BS.to(device)
+                with torch.inference_mode(), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+                    answers.append(self.model(token_BS.to(device), allowed_BS).double().cpu())
+            for row, answer in zip(batch.tolist(), self._mean(torch.stack(answers)), strict=True):
+                yield row, self._reply(answer, variants[0], row, items[row])
 
     def finish(self) -> None:
         pass
+
+    def _mean(self, answers: torch.Tensor) -> torch.Tensor:
+        """Of several segmentations, what is told of each text: log-probabilities of labels, or its value."""
+        if len(answers) == 1:
+            return answers[0]
+        return mean_log_probability(answers) if "names" in self.labels else answers.mean(0)
 
     def _reply(self, logits: torch.Tensor, rows: Rows, row: int, text: str) -> Reply:
         num_tokens = len(rows.ids[row])

@@ -15,7 +15,6 @@ from headloom.config import schema_labelled
 from headloom.config.schema_use import EvaluateConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.files import written_beside
-from headloom.data.labelled_batch import LabelledEvaluationBatches
 from headloom.data.labelled_store import tokenize_rows
 from headloom.data.tokenizer import tokenizer_from_state
 from headloom.errors import ConfigError, DataError
@@ -55,7 +54,7 @@ def evaluate_classification(trained: Trained, config: EvaluateConfig, output: Pa
     tokenizer = tokenizer_from_state(trained.contents["tokenizers"]["source"])
     encoder = build_labelled.build_encoder(trained.config, tokenizer, labels)
     tokens = tokenize_rows(rows, encoder, folder=kept.folder / "prepared", description=name)
-    batches = LabelledEvaluationBatches(tokens, pad=tokenizer.pad_id, max_tokens=trained.config.trainer.max_tokens)
+    batches = build_labelled.build_evaluation_batches(trained.config, tokens, encoder)
     assert isinstance(trained.model, Classifier)
     evaluation = build_labelled.build_labelled_task(trained.config, labels).evaluate(
         trained.model, batches, device=trained.device, autocast_dtype=trained.dtype, description=name
