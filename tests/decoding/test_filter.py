@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,25 @@ class Capitals:
         self.finished += 1
 
 
+def filter_into(
+    target: Path,
+    *,
+    source: Path,
+    predictor: Capitals | None = None,
+    line_format: Format = Format.text,
+    on_bad_line: OnBadLine = OnBadLine.fail,
+    buffer_lines: int = 1024,
+) -> None:
+    filter_lines(
+        predictor or Capitals(),
+        source=source,
+        target=target,
+        line_format=line_format,
+        on_bad_line=on_bad_line,
+        buffer_lines=buffer_lines,
+    )
+
+
 def answered(
     folder: Path,
     content: bytes,
@@ -53,10 +73,10 @@ def answered(
 ) -> bytes:
     source, target = folder / "in.txt", folder / "out.txt"
     source.write_bytes(content)
-    filter_lines(
-        predictor or Capitals(),
+    filter_into(
+        target,
         source=source,
-        target=target,
+        predictor=predictor,
         line_format=line_format,
         on_bad_line=on_bad_line,
         buffer_lines=buffer_lines,
@@ -78,14 +98,7 @@ def test_every_line_is_answered_in_its_place(tmp_path, buffer_lines):
 def test_a_stream_gets_its_first_lines_soon(tmp_path, capfd):
     predictor, source = Capitals(), tmp_path / "in.txt"
     source.write_text("a line\n" * 100)
-    filter_lines(
-        predictor,
-        source=source,
-        target=Path("-"),
-        line_format=Format.text,
-        on_bad_line=OnBadLine.fail,
-        buffer_lines=64,
-    )
+    filter_into(Path("-"), source=source, predictor=predictor, buffer_lines=64)
     assert predictor.sizes == [16, 32, 52]
     assert capfd.readouterr().out == "A LINE\n" * 100
 
@@ -113,9 +126,8 @@ def test_a_bad_line_ends_the_work_once_the_lines_before_it_are_answered(tmp_path
         answered(tmp_path, b"a\nb\nc\xe9\nd\n")
     assert (tmp_path / "out.txt").read_bytes() == b"earlier\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
-    options = {"line_format": Format.text, "on_bad_line": OnBadLine.fail, "buffer_lines": 9}
     with pytest.raises(DataError, match="line 3"):
-        filter_lines(Capitals(), source=tmp_path / "in.txt", target=Path("-"), **options)
+        filter_into(Path("-"), source=tmp_path / "in.txt")
     assert capfdbinary.readouterr().out == b"A\nB\n"
 
 
@@ -180,6 +192,36 @@ def test_a_bad_line_keeps_its_fields(tmp_path):
 def test_half_of_a_surrogate_pair_is_no_accident(tmp_path):
     out = answered(tmp_path, b'{"source": "a\\ud800b"}\n', line_format=Format.jsonl)
     assert json.loads(out) == {"source": "a\ud800b", "capitals": "A?B"}
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
+    """A pipe with a name stands for /dev/null, which root could otherwise lose."""
+    pipe = tmp_path / "out.txt"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        (tmp_path / "in.txt").write_bytes(b"a\nb\n")
+        filter_into(pipe, source=tmp_path / "in.txt")
+        assert read.result() == b"A\nB\n"
+    assert pipe.is_fifo()
+
+
+def test_another_name_of_stdout_is_stdout(tmp_path, capfdbinary):
+    link = tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")
+    (tmp_path / "in.txt").write_bytes(b"a\n")
+    filter_into(link, source=tmp_path / "in.txt")
+    assert capfdbinary.readouterr().out == b"A\n"
+    assert link.is_symlink()
+
+
+def test_of_a_link_the_file_that_it_leads_to_is_replaced(tmp_path):
+    link, file = tmp_path / "out.txt", tmp_path / "elsewhere" / "file.txt"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    assert answered(tmp_path, b"a\n") == b"A\n"
+    assert link.is_symlink()
+    assert [path.name for path in file.parent.iterdir()] == ["file.txt"]
 
 
 def test_an_accident_leaves_no_file_that_looks_complete(tmp_path):

@@ -6,6 +6,7 @@ order, progress and the report at the end are here, alike for every task.
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -189,17 +190,24 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
 
 @contextmanager
 def _output(path: Path) -> Iterator[TextIO]:
-    """stdout, or a file that is whole or as it was."""
+    """stdout, or a file that is whole or as it was; what is no file, such as a terminal, /dev/null or a pipe with a
+    name, is written to and never replaced, and of a link it is the file that it leads to which is replaced."""
     # What cannot be written is half of a surrogate pair, and JSON spells it as the error handler does.
-    if path == STANDARD_STREAM:
-        with open(1, "w", encoding="utf-8", errors="backslashreplace", newline="\n", closefd=False) as stream:
+    as_text: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}
+    if path == STANDARD_STREAM or _is_stdout(path):
+        with open(1, "w", closefd=False, **as_text) as stream:
             yield stream
-        return
-    with (
-        written_beside(path) as partial,
-        partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
-    ):
-        yield stream
+    elif path.exists() and not path.is_file():
+        with path.open("w", **as_text) as stream:
+            yield stream
+    else:
+        with written_beside(path.resolve()) as partial, partial.open("w", **as_text) as stream:
+            yield stream
+
+
+def _is_stdout(path: Path) -> bool:
+    """By another name, such as /dev/stdout: a file put in its place would not be where stdout goes."""
+    return sys.stdout is not None and path.exists() and os.path.samestat(path.stat(), os.fstat(1))
 
 
 def _is_shown() -> bool:
