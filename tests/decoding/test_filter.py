@@ -1,5 +1,6 @@
 """A predictor of a few lines shows what the filter does with lines; the models are in test_translate.py."""
 
+import gzip
 import json
 import logging
 import os
@@ -129,6 +130,12 @@ def test_a_bad_line_ends_the_work_once_the_lines_before_it_are_answered(tmp_path
     with pytest.raises(DataError, match="line 3"):
         filter_into(Path("-"), source=tmp_path / "in.txt")
     assert capfdbinary.readouterr().out == b"A\nB\n"
+
+
+@pytest.mark.parametrize("on_bad_line", OnBadLine)
+def test_a_compressed_file_is_refused_whatever_is_done_with_bad_lines(tmp_path, on_bad_line):
+    with pytest.raises(DataError, match=r"in\.txt is compressed: unpack it, as in gunzip"):
+        answered(tmp_path, gzip.compress(b"a\n"), on_bad_line=on_bad_line)
 
 
 def test_a_bad_line_may_get_an_empty_line(tmp_path, caplog):

@@ -165,18 +165,25 @@ def test_a_checkpoint_is_exported_once_beside_it_and_anew_when_it_changes(checkp
     assert renewed != kept
 
 
+def with_other_bytes(whole: bytes) -> bytes:
+    middle = len(whole) // 2
+    return whole[:middle] + bytes(255 - byte for byte in whole[middle : middle + 40]) + whole[middle + 40 :]
+
+
 @pytest.mark.parametrize("damaged", ["model.bin", "config.json", "headloom.json", "shared_vocabulary.json"])
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_damaged_export_beside_a_checkpoint_is_made_anew(checkpoint, tmp_path, caplog, damaged, is_there):
+@pytest.mark.parametrize("content", [lambda whole: b"{", lambda whole: b'["<pad>"]', with_other_bytes, None])
+def test_a_damaged_export_beside_a_checkpoint_is_made_anew(checkpoint, tmp_path, caplog, damaged, content):
+    """Also where CTranslate2 reads it, and would write something else."""
     mine = tmp_path / "best.pt"
     shutil.copyfile(checkpoint, mine)
     decoding = GreedyConfig(max_length=12, **THERE)
     whole = translate(mine, LINES, tmp_path, decoding=decoding)
     [kept] = tmp_path.glob("best-*.ctranslate2")
     file = kept / damaged
+    before = file.read_bytes()
     file.unlink()
-    if is_there:
-        file.write_bytes(b"{")
+    if content is not None:
+        file.write_bytes(content(before))
     caplog.clear()
     assert translate(mine, LINES, tmp_path, decoding=decoding) == whole
     assert [record.message.count("made anew") for record in caplog.records if record.levelname == "WARNING"] == [1]
@@ -299,5 +306,8 @@ def test_training_keeps_to_our_own_search(make_config):
 def test_a_damaged_export_is_named(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     (tmp_path / "copy" / "model.bin").write_bytes(b"no model")
+    described = json.loads((tmp_path / "copy" / "headloom.json").read_text())
+    del described["files"]  # as in an export from before they were counted
+    (tmp_path / "copy" / "headloom.json").write_text(json.dumps(described))
     with pytest.raises(CheckpointError, match="cannot be read by CTranslate2"):
         translate(tmp_path / "copy", LINES, tmp_path, decoding=GreedyConfig())

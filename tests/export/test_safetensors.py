@@ -177,6 +177,26 @@ def test_a_folder_that_is_no_export_is_named(checkpoint, tmp_path):
         read_weights(output / "model.safetensors")
 
 
+@pytest.mark.parametrize("missing", ["version", "format", "checkpoint", "step", "tokenizers", "labels", "config"])
+def test_a_description_that_is_not_whole_is_said_to_be_damaged(checkpoint, tmp_path, missing):
+    file = exported(checkpoint, tmp_path / "out") / "headloom.json"
+    described = json.loads(file.read_text())
+    del described[missing]
+    file.write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match=rf"headloom\.json is damaged \(KeyError\('{missing}'\)\): export again"):
+        read_description(file.parent)
+
+
+def test_an_export_of_which_a_byte_has_changed_is_said_to_be_damaged(checkpoint, tmp_path):
+    output = exported(checkpoint, tmp_path / "out")
+    weights = output / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"out is damaged: model\.safetensors is not as it was exported"):
+        read_description(output)
+
+
 def test_an_export_warns_that_it_averages_no_segmentations(checkpoints, tmp_path, caplog):
     contents = load_checkpoint(checkpoints["classification"])
     contents["config"]["tokenizer"] = {"kind": "bpe", "dropout": 0.1}

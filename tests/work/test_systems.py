@@ -1,5 +1,6 @@
 """Translations that are there already, and systems beside each other."""
 
+import gzip
 import json
 import math
 import os
@@ -92,6 +93,18 @@ def test_all_is_said_by_source_length_too(texts, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "source words" in shown
     assert "5+" in shown
+
+
+def test_a_compressed_file_has_the_scores_of_what_is_in_it(texts, tmp_path):
+    plain = evaluate_systems(config(texts), None)
+    for name in ("ours", "reference"):
+        packed = tmp_path / f"{name}.gz"
+        packed.write_bytes(gzip.compress(texts[name].read_bytes()))
+        texts[name] = packed
+    assert evaluate_systems(config(texts), None) == {**plain, "hypothesis": str(texts["ours"])}
+    texts["reference"].write_bytes(texts["reference"].read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"reference\.gz is damaged and cannot be unpacked"):
+        evaluate_systems(config(texts), None)
 
 
 @pytest.mark.parametrize("options", [{"hypothesis": "short"}, {"compare": "short"}, {"source": "short"}])

@@ -18,9 +18,8 @@ import os
 import struct
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -28,7 +27,10 @@ from headloom.data.text import TextPairs, checked_row, content_hash
 from headloom.data.whole_files import written_beside
 from headloom.errors import ConfigError, DataError
 
-__all__ = ["LineFile", "open_jsonl", "open_parallel", "open_tsv", "read_lines", "written_beside"]
+__all__ = ["GZIP", "LineFile", "open_jsonl", "open_parallel", "open_tsv", "read_lines", "written_beside"]
+
+GZIP = b"\x1f\x8b"
+"""What a compressed file begins with, and no text in UTF-8."""
 
 _BLOCK = 1 << 22  # bytes read at a time
 _FORMAT = "1"  # of the index files
@@ -133,7 +135,7 @@ def json_text(record: dict[str, object], field: str, place: str) -> str:
     return value.replace("\r\n", " ").replace("\n", " ")
 
 
-def read_lines(stream: BinaryIO, *, name: str = "standard input") -> Iterator[str]:
+def read_lines(stream: Iterable[bytes], *, name: str = "standard input") -> Iterator[str]:
     """The lines of a binary stream, each as soon as it is there.
 
     Raises:
@@ -267,7 +269,7 @@ def plain_file(path: Path, cache: Path) -> tuple[Path, str]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not path.is_file():
         raise DataError(f"{path} is not a file that can be read twice; write the text to a file")
-    if head != b"\x1f\x8b":  # the magic number of gzip, which no UTF-8 text begins with
+    if head != GZIP:
         return path, digest.hexdigest()
     plain = cache / f"{digest.hexdigest()[:40]}.txt"
     if not plain.exists():

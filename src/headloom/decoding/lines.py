@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
+from headloom.data.files import GZIP
 from headloom.errors import DataError
 
 
@@ -75,9 +76,16 @@ def read_items(
     stream: BinaryIO, name: str, predictor: Predictor[Item], line_format: Format, on_bad_line: OnBadLine
 ) -> Iterator[Read[Item] | Bad]:
     """Only a line feed ends a line, a carriage return just before it belongs to it, and a byte order mark is dropped
-    at the start."""
+    at the start.
+
+    Raises:
+        DataError: a line is bad, and not to be skipped; or they are compressed, whatever is to be done with bad ones.
+    """
     for number, raw in enumerate(stream, start=1):
-        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        if number == 1:
+            if raw.startswith(GZIP):
+                raise DataError(f"{name} is compressed: unpack it, as in gunzip -c FILE.gz | python translate.py ...")
+            raw = raw.removeprefix(codecs.BOM_UTF8)
         if raw.endswith(b"\n"):
             raw = raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
         fields: Mapping[str, Any] = {}

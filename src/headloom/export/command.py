@@ -1,6 +1,5 @@
 """The work of `python -m headloom.export`."""
 
-import hashlib
 import logging
 import os
 import re
@@ -15,7 +14,7 @@ from headloom.data.whole_files import folder_written_beside
 from headloom.errors import CheckpointError, ConfigError
 from headloom.export import gate
 from headloom.export.base import Format
-from headloom.export.folder import write_description
+from headloom.export.folder import sha256_of, write_description
 from headloom.export.formats import format_of
 from headloom.export.sample import Sample, sample_of
 from headloom.work.base import Trained
@@ -88,8 +87,3 @@ def _as_errors_of_python(folder: Path) -> Iterator[None]:
         if (number := _NUMBER_IN_RUST.search(str(error))) is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,10 +1,12 @@
 """What every export holds beside the model: the tokenizers as files, and headloom.json, which describes it.
 
 headloom.json has the format, the checkpoint that it was made of (SHA-256 of its
-file), the configuration of the training, and of a classifier the labels. A
-SentencePiece tokenizer is a .model file that SentencePiece itself reads.
+file), the configuration of the training, of a classifier the labels, and the
+SHA-256 of each file beside it. A SentencePiece tokenizer is a .model file that
+SentencePiece itself reads.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,8 +35,14 @@ class Description:
     contents: Mapping[str, Any]
 
 
+def sha256_of(path: Path) -> str:
+    """In hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_description(trained: Trained, folder: Path, *, format: str, checkpoint: str) -> None:
-    """`checkpoint`: the SHA-256 of its file, in hexadecimal."""
+    """Of all that is in `folder`. `checkpoint`: the SHA-256 of its file."""
     tokenizers: dict[str, Any] = {}
     states = trained.contents["tokenizers"]
     for side, state in states.items():
@@ -55,6 +63,9 @@ def write_description(trained: Trained, folder: Path, *, format: str, checkpoint
         "tokenizers": tokenizers,
         "labels": trained.contents.get("labels"),
         "config": saved.to_plain(trained.config),
+        "files": {
+            path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(folder.rglob("*")) if path.is_file()
+        },
     }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / EXPORT_NAME).write_text(text, encoding="utf-8", newline="\n")
@@ -75,12 +86,26 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"{path} cannot be read ({error}): export again") from error
     if not isinstance(content, dict) or content.get("magic") != "headloom export":
         raise CheckpointError(f"{path} does not describe an export of Headloom")
+    try:
+        return _described(folder, content)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error!r}): export again") from error
+
+
+def _described(folder: Path, content: Mapping[str, Any]) -> Description:
     if content["version"] > VERSION:
-        raise CheckpointError(f"{path} has version {content['version']}; this one reads up to {VERSION}: upgrade")
+        raise CheckpointError(
+            f"{folder / EXPORT_NAME} has version {content['version']}; this one reads up to {VERSION}: upgrade"
+        )
+    for name, digest in content.get("files", {}).items():  # an early export has none
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder} is not whole: {name} is missing; export again")
+        if sha256_of(folder / name) != digest:
+            raise CheckpointError(f"{folder} is damaged: {name} is not as it was exported; export again")
     tokenizers = {}
     for side, described in content["tokenizers"].items():
         if described is not None and "file" in described:
-            model = folder / described.pop("file")
+            model = folder / Path(described.pop("file")).name
             if not model.is_file():
                 raise CheckpointError(f"{folder} is not whole: {model.name} is missing; export again")
             described["model"] = model.read_bytes()

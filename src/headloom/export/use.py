@@ -15,9 +15,9 @@ from headloom.config.schema_use import EvaluateConfig, TranslateConfig, check_ct
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.ctranslate2_engine import CTranslate2Engine
 from headloom.errors import CheckpointError, ConfigError
-from headloom.export.command import refuse_obstacle, sha256_of, write_checked
+from headloom.export.command import refuse_obstacle, write_checked
 from headloom.export.ctranslate2 import CTranslate2, engine_of
-from headloom.export.folder import read_description
+from headloom.export.folder import read_description, sha256_of
 from headloom.export.formats import require_ctranslate2
 from headloom.export.sample import Sample
 from headloom.training.precision import choose_device
@@ -57,8 +57,8 @@ def with_engine(trained: Trained, checkpoint: Path) -> Trained:
     done yet.
 
     The folder's name has the hash of the file, so that a checkpoint that was
-    trained further is exported anew; older exports of it are removed. So is one
-    that CTranslate2 cannot read, and it is made anew.
+    trained further is exported anew; older exports of it are removed. So is a
+    damaged one, and it is made anew.
 
     Raises:
         ConfigError: CTranslate2 is not installed, or cannot express the model.

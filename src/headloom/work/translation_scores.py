@@ -4,9 +4,11 @@ Loads no torch. A row of the table by length is a mapping: `shortest` and `longe
 `num_pairs`, and each score.
 """
 
+import gzip
 import importlib.metadata
 import importlib.util
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headloom import metrics
-from headloom.data.files import read_lines, written_beside
+from headloom.data.files import GZIP, read_lines, written_beside
 from headloom.errors import ConfigError, DataError
 from headloom.work.results_file import write_results
 
@@ -35,14 +37,18 @@ class Texts:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file, all of them in memory.
+    """The lines of a file, plain or .gz, all of them in memory.
 
     Raises:
         DataError: it cannot be read, is not UTF-8 or has no line.
     """
     try:
         with path.open("rb") as stream:
+            is_packed = stream.read(2) == GZIP
+        with gzip.open(path, "rb") if is_packed else path.open("rb") as stream:
             lines = list(read_lines(stream, name=str(path)))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged and cannot be unpacked ({error}); fetch it again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not lines:
