@@ -13,7 +13,9 @@ from headloom.decoding.sampling import Truncation
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Sentence
 from headloom.decoding.translator import SPARE_TOKENS, Translator, evaluating
+from headloom.errors import DataError
 from headloom.models.seq2seq import Seq2Seq
+from headloom.work.translation_filter import TranslationPredictor
 
 CPU = torch.device("cpu")
 
@@ -269,8 +271,20 @@ def test_every_score_is_the_forced_score_of_its_text(model, make_model):
             assert len(outputs) > len(lines) or isinstance(search, Greedy)
 
 
-def test_the_positions_of_a_model_limit_what_is_forced(make_model):
-    """B16."""
+def test_the_positions_of_a_model_limit_what_is_forced(make_model, caplog):
+    """B16: and it is said that a target is not scored whole."""
     model = make_model(ByteTokenizer.vocab_size, position="learned", max_length=16)
-    found = dict((row, log_probs) for row, _, log_probs in translator(model).force([("x" * 99, "y" * 99)], Counts()))
-    assert len(found[0]) == 16
+    counts = Counts()
+    pairs = [("x" * 9, "y" * 99), ("x" * 9, "y" * 15)]
+    found = dict((row, log_probs) for row, _, log_probs in translator(model).force(pairs, counts))
+    assert [len(found[0]), len(found[1])] == [16, 16]
+    counts.report()
+    assert "1 of 2 targets are longer than 16 tokens" in caplog.text
+
+
+def test_a_wish_for_which_the_model_has_no_positions_makes_a_bad_line(make_model):
+    model = make_model(ByteTokenizer.vocab_size, position="learned", max_length=16)
+    predictor = TranslationPredictor(translator(model, beam_size=2, max_length=16, required=["zz"]))
+    predictor.read({"source": "x", "prefix": "y" * 8, "required": ["u" * 5]})
+    with pytest.raises(DataError, match=r"asks for 16 tokens in its prefix .* positions of the model end at 16"):
+        predictor.read({"source": "x", "prefix": "y" * 8, "required": ["u" * 6]})

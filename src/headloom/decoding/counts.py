@@ -13,6 +13,8 @@ class Counts:
     lines: int = 0
     cut: int = 0
     longest_source: int = 0
+    cut_targets: int = 0
+    longest_target: int = 0
     without_output: int = 0
     unmet: int = 0
 
@@ -24,6 +26,14 @@ class Counts:
                 self.cut,
                 self.lines,
                 self.longest_source,
+            )
+        if self.cut_targets:
+            logger.warning(
+                "%d of %d targets are longer than %d tokens, the positions of the model (position.max_length): scored "
+                "up to there",
+                self.cut_targets,
+                self.lines,
+                self.longest_target,
             )
         if self.unmet:
             logger.warning(

@@ -219,6 +219,8 @@ class Translator:
         sources = [self._cut(ids, counts) for ids in self.source_tokenizer.encode([source for source, _ in pairs])]
         targets = self.target_tokenizer.encode([target for _, target in pairs])
         if self.positions is not None:
+            counts.longest_target = self.positions
+            counts.cut_targets += sum(len(ids) >= self.positions for ids in targets)
             targets = [ids[: self.positions - 1] for ids in targets]
         lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
 

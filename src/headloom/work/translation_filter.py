@@ -67,6 +67,19 @@ class TranslationPredictor:
             raise DataError(
                 f"has {request.prefix!r} in field 'prefix', which holds {held.strip()!r}, and that is forbidden"
             )
+        self._check_room(request)
+
+    def _check_room(self, request: Request) -> None:
+        wanted = [text for text in (request.prefix, *request.required) if text]
+        room = self.translator.positions
+        if room is None or not wanted:
+            return
+        num_tokens = sum(map(len, [*self.translator.target_tokenizer.encode(wanted), *self.translator.required]))
+        if num_tokens >= room:
+            raise DataError(
+                f"asks for {num_tokens} tokens in its prefix and what is required, and the positions of the model end "
+                f"at {room}, eos counted: ask for less, or set position.max_length"
+            )
 
     def answer(self, items: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
         with self.translator.computing():  # around all batches: at its end converted weights are dropped
