@@ -230,7 +230,7 @@ def build_continuer(
     """`context_length` is `data.max_length` of the training; `max_length` shortens outputs further.
 
     Raises:
-        ConfigError: the search is one for translations.
+        ConfigError: the search, or an option of it, is one for translations.
     """
     search = build_search(config)
     if not isinstance(config, schema_decoding.SearchConfig) or isinstance(search, MinimumBayesRisk):
@@ -239,6 +239,12 @@ def build_continuer(
         )
     if isinstance(search, Beam) and search.ranking.coverage_penalty:
         raise rules.no_effect("decoding.coverage_penalty", "a language model, which has no source to cover")
+    for name in ("max_ratio", "min_ratio"):
+        if getattr(config, name) != getattr(schema_decoding.SearchConfig, name):
+            raise rules.no_effect(
+                f"decoding.{name}",
+                "a language model, which has no source (decoding.max_length and min_length limit it)",
+            )
     return Continuer(
         model,
         tokenizer,

@@ -5,13 +5,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from headloom.build_language import build_language_model
+from headloom.build_language import build_continuer, build_language_model
+from headloom.config.schema_decoding import GreedyConfig
 from headloom.config.schema_language import LanguageModelingConfig, LmConfig, TextConfig
 from headloom.config.schema_position import LearnedConfig
 from headloom.data.tokenizer import ByteTokenizer
 from headloom.decoding.continuation import Continuer, Prompt
 from headloom.decoding.requests import Beam, Greedy, Sample
 from headloom.decoding.sampling import Truncation
+from headloom.errors import ConfigError
+from headloom.work.language_modeling_filter import ContinuingPredictor
 
 BYTES = ByteTokenizer()
 SEARCHES = {
@@ -140,3 +143,30 @@ def test_the_model_keeps_its_mode(make_continuer):
     continuer.model.train()
     outputs(continuer, ["ab"])
     assert all(module.training for module in continuer.model.modules())
+
+
+@pytest.mark.parametrize("diverged", [False, True])
+def test_a_wish_that_no_continuation_meets_is_not_laid_to_the_training(make_continuer, caplog, diverged):
+    continuer = make_continuer(Beam(beam_size=3), max_length=3, required=["too long for it"])
+    if diverged:
+        with torch.no_grad():
+            continuer.model.output.weight.fill_(torch.nan)
+    predictor = ContinuingPredictor(continuer)
+    [(_, reply)] = predictor.answer([predictor.read("a")])
+    assert (reply.text, reply.fields["log_probability"]) == ("", None)
+    predictor.finish()
+    assert ("loosen decoding.required" in caplog.text) is not diverged
+    assert ("Has its training diverged?" in caplog.text) is diverged
+
+
+@pytest.mark.parametrize(("option", "value"), [("max_ratio", 2.0), ("min_ratio", 0.5)])
+def test_a_length_in_tokens_of_a_source_is_refused_where_there_is_no_source(make_continuer, option, value):
+    with pytest.raises(ConfigError, match=rf"decoding\.{option} has no effect with a language model, which has no sou"):
+        build_continuer(
+            GreedyConfig(**{option: value}),
+            make_continuer().model,
+            BYTES,
+            context_length=64,
+            device=torch.device("cpu"),
+            autocast_dtype=None,
+        )

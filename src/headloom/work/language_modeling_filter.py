@@ -49,12 +49,18 @@ class ContinuingPredictor:
             yield place, Reply(text, fields[0], sum(len(one.ids) + 1 for one in hypotheses if one is not NOTHING))
 
     def finish(self) -> None:
-        if self.num_without_output:
-            logger.warning(
-                "%d of %d lines have no continuation: the model's logits are not finite. Has its training diverged?",
-                self.num_without_output,
-                self.num_lines,
+        if not self.num_without_output:
+            return
+        continuer = self.continuer
+        wishes = (continuer.required, continuer.forbidden, continuer.no_repeat_ngram)
+        if any(wishes) and all(weight.isfinite().all() for weight in continuer.model.parameters()):
+            reason = (
+                "none was found that holds what is required and nothing forbidden; loosen decoding.required, forbidden "
+                "or no_repeat_ngram, or raise decoding.max_length or beam_size"
             )
+        else:
+            reason = "the model's logits are not finite. Has its training diverged?"
+        logger.warning("%d of %d lines have no continuation: %s", self.num_without_output, self.num_lines, reason)
 
     def _encode(self, text: str) -> list[int]:
         [ids] = self.continuer.tokenizer.encode([text])
