@@ -259,7 +259,7 @@ def test_an_ensemble_is_between_its_members(checkpoints, tmp_path):
 
 
 def test_an_ensemble_is_evaluated_as_it_translates(checkpoints, tmp_path):
-    """B82; and it has no loss, since that of one member is not that of all."""
+    """B82; and it has no loss and no accuracy of tokens, since those of one member are not those of all."""
     options = {"decoding": BeamConfig(**SHORT, beam_size=2), "ensemble": checkpoints[1:]}
     config = EvaluateConfig(checkpoint=checkpoints[0], output=tmp_path, **FLOAT32, **options)
     results = run.evaluate(config)
@@ -268,7 +268,7 @@ def test_an_ensemble_is_evaluated_as_it_translates(checkpoints, tmp_path):
         translate(checkpoints[0], source, tmp_path, **options) == (tmp_path / "hypotheses.txt").read_text().splitlines()
     )
     assert results["ensemble"] == [str(checkpoints[1])]
-    assert not {"loss", "perplexity"} & set(results)
+    assert not {"loss", "perplexity", "accuracy"} & set(results)
     assert "loss" not in results["by_source_length"][0]
     with pytest.raises(ConfigError, match="ensemble and compare do not go together"):
         EvaluateConfig(checkpoint=checkpoints[0], compare=checkpoints[1:], **options)

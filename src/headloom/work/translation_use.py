@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from headloom.data.text import TextPairs
 
 
-LOSSES = ("loss", "perplexity")
+OF_ONE_MODEL = ("loss", "perplexity", "accuracy")
+"""What is said of the true tokens; of an ensemble it would be that of its first member."""
 
 
 def translator_of(
@@ -127,7 +128,7 @@ def evaluate_translation(
         scores=tuple(metrics.TRANSLATION_SCORES),
     )
 
-    scores = {name: value for name, value in evaluation.metrics.items() if not ensemble or name not in LOSSES}
+    scores = {name: value for name, value in evaluation.metrics.items() if not ensemble or name not in OF_ONE_MODEL}
 
     def loss(rows: np.ndarray) -> float:
         assert isinstance(trained.model, Seq2Seq)
