@@ -288,4 +288,7 @@ def check_engine(decoding: DecodingConfig) -> None:
     for option in ("repetition_penalty", "coverage_penalty", "required"):
         value = getattr(decoding, option, None)
         if value != getattr(type(decoding)(), option, None):
-            raise ConfigError(f"{engine} has no decoding.{option}={value}: remove it, or set decoding.engine=headloom")
+            raise ConfigError(
+                f"{engine} has no decoding.{option}={value}: remove it, or name the checkpoint's own file with "
+                "decoding.engine=headloom"
+            )
