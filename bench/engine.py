@@ -7,7 +7,8 @@ busy machine do not change much: take --threads 1. One gets the lines in one cal
 that it makes itself, the other is translate.py's own filter on a file. A ratio
 is the median over the rounds, above 1 where the filter is faster. Lines may differ where an output does not end:
 theirs has 255 tokens then, ours three times those of the source and 10 more. With --length every output has that
-many tokens, so that a model of any size can be measured without being trained.
+many tokens, so that a model of any size can be measured without being trained; the lines of such a model differ,
+since the direct call lets it write what is no text.
 """
 
 import argparse
@@ -69,7 +70,8 @@ def main() -> None:
     parser.add_argument("lines", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--length", type=int, help="tokens of every output, eos among them")
+    # A power of two: to one the filter rounds the limits of its batches up.
+    parser.add_argument("--length", type=int, choices=(8, 16, 32, 64), help="tokens of every output, eos among them")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     lines = [line for line in arguments.lines.read_text(encoding="utf-8").split("\n") if line.strip()]

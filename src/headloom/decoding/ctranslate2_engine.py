@@ -28,8 +28,9 @@ MOST_SEQUENCES = 1000
 step, and there may be many thousands: where it finds one of the others, it searches again without that."""
 MOST_SEARCHES = 100
 """For one sentence. After that it has no output: 100 ways to write a phrase are a model that writes nothing else."""
-TOKENS_AT_ONCE = 512
-"""Source tokens that CTranslate2 computes together; more are slower on a CPU."""
+TOKENS_AT_ONCE = 1024
+"""Source tokens that CTranslate2 computes together. Of a base model on two threads 512 take a sixth longer, of a small
+one on one thread they do not."""
 
 
 class CTranslate2Engine:
