@@ -63,25 +63,11 @@ def filter_into(
     )
 
 
-def answered(
-    folder: Path,
-    content: bytes,
-    *,
-    predictor: Capitals | None = None,
-    line_format: Format = Format.text,
-    on_bad_line: OnBadLine = OnBadLine.fail,
-    buffer_lines: int = 1024,
-) -> bytes:
+def answered(folder: Path, content: bytes, **options: Any) -> bytes:
+    """`options`: those of `filter_into`."""
     source, target = folder / "in.txt", folder / "out.txt"
     source.write_bytes(content)
-    filter_into(
-        target,
-        source=source,
-        predictor=predictor,
-        line_format=line_format,
-        on_bad_line=on_bad_line,
-        buffer_lines=buffer_lines,
-    )
+    filter_into(target, source=source, **options)
     return target.read_bytes()
 
 

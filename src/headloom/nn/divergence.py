@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headloom.nn import loss
-from headloom.nn.products import is_onednns, product
+from headloom.nn.products import product_for
 
 
 def symmetric_divergence(hidden_ND: Tensor, other_ND: Tensor, weight_VD: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class _ProjectedDivergence(torch.autograd.Function):
         device_type = hidden_ND.device.type
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_ND.dtype
         wide = torch.promote_types(dtype, torch.float32)
-        multiplied = product if device_type == "cpu" and is_onednns(dtype, weight_VD) else torch.matmul
+        multiplied = product_for(dtype, weight_VD)
         with torch.autocast(device_type, enabled=False):
             w_VD = weight_VD.to(dtype)
             sides = hidden_ND.to(dtype), other_ND.to(dtype)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headloom.nn.filled_rows import filled, with_rows
-from headloom.nn.products import is_onednns, product
+from headloom.nn.products import is_onednns, product_for
 
 IGNORE = -100  # target value that takes no part in the loss (PyTorch's default)
 
@@ -89,10 +89,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(dtype, torch.float32)
         N, V = target_N.numel(), weight_VD.size(0)
         chunk = max(1, (CHUNK_LOGITS if device_type == "cpu" else CHUNK_LOGITS_OF_GPU) // V)
-        fills = device_type == "cpu" and is_onednns(dtype, weight_VD) and N > 0  # chunks of few sizes: see linear.py
+        fills = is_onednns(dtype, weight_VD) and N > 0  # chunks of few sizes: see linear.py
         if fills:
             chunk = filled(-(-N // -(-N // chunk)))
-        multiplied = product if fills else torch.matmul
+        multiplied = product_for(dtype, weight_VD)
         with torch.autocast(device_type, enabled=False):
             h_ND, w_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
             sum_D = w_VD.sum(0, dtype=wide)  # the row that smoothing pulls towards

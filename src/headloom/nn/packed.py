@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headloom.nn.filled_rows import filled, with_rows
+from headloom.nn.products import with_bias
 
 SMALLEST_PACKED = 1 << 17
 """Weights in float32 below which oneDNN's cost of a call is more than its layout saves."""
@@ -36,5 +37,5 @@ class Packed:
             return F.linear(x_NI, self.weight_OI, self.bias_O)
         num_filled = filled(num_rows)
         x_PI = x_NI.to(self.dtype) if num_filled == num_rows else with_rows(x_NI, num_filled, self.dtype)
-        out_PO: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_PI, self.packed_OI, self.bias_O, "none", [], "")
+        out_PO = with_bias(x_PI, self.packed_OI, self.bias_O)
         return out_PO if num_filled == num_rows else out_PO[:num_rows].view(*x_NI.shape[:-1], -1)

@@ -6,6 +6,8 @@ twice as long, forwards and backwards; on Intel's the two are alike.
 Shapes: N rows, I inputs, O outputs.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,9 @@ _CAN_BE_ASKED = torch.backends.mkldnn.is_available() and hasattr(  # type: ignor
 
 
 def is_onednns(dtype: torch.dtype, weight: Tensor) -> bool:
-    """Whether products with `weight`, both factors on a CPU and in `dtype`, are to be oneDNN's."""
+    """Whether products with `weight`, both factors in `dtype`, are to be oneDNN's: on a CPU alone."""
+    if weight.device.type != "cpu":
+        return False
     return dtype is torch.bfloat16 or (dtype is torch.float32 and _CAN_BE_ASKED and weight.numel() >= SMALLEST_FLOAT32)
 
 
@@ -34,7 +38,12 @@ def with_bias(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
 
 
 def product(a_NI: Tensor, b_IO: Tensor) -> Tensor:
-    """`a b` for factors of one type, by oneDNN where that has to be asked for: `is_onednns` of one of them."""
-    if a_NI.dtype is torch.float32 and a_NI.device.type == "cpu" and _CAN_BE_ASKED:
+    """`a b` for factors of one type that are oneDNN's (`is_onednns`), of which float32 has to be asked for."""
+    if a_NI.dtype is torch.float32:
         return with_bias(a_NI, b_IO.T, None)
     return a_NI @ b_IO
+
+
+def product_for(dtype: torch.dtype, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """What multiplies in `dtype` where a factor is as large as `weight`, on its device."""
+    return product if is_onednns(dtype, weight) else torch.matmul
