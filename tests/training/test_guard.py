@@ -11,11 +11,13 @@ import torch
 
 from headloom.errors import TrainingDiverged
 from headloom.training import guard as module
+from headloom.training.averaging import WeightAverage
 from headloom.training.checkpoint import load_checkpoint
 from headloom.training.guard import Guard, OnDivergence
 from headloom.training.interrupt import Interrupt
 from headloom.training.optim import adam
 from headloom.training.replicated import Replicated
+from headloom.training.sharded import Sharded
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from ranks_in_forks import on_ranks
@@ -153,6 +155,59 @@ def test_a_signal_finds_an_unread_update_that_went_wrong_and_the_run_rolls_back_
     contents = load_checkpoint(tmp_path / "last.pt")
     assert (contents["step"], contents["data"], contents["guard"]["num_rollbacks"]) == (2, {"number": 3}, 1)
     assert all(weight.isfinite().all() for weight in contents["model"].values())
+
+
+@pytest.mark.parametrize("due", [{"save_every": 1}, {"evaluate_every": 1}, {}])
+def test_weights_that_a_rate_has_thrown_off_are_never_saved(make_loop, make_adam_trainer, tmp_path, due):
+    """The update that did it had a finite loss and gradient, and a checkpoint was due, or a signal came, right then."""
+    trainer = make_adam_trainer()
+    trainer.learning_rate = lambda step: 1e30 if step == 2 else 1e-3
+    loop = make_loop(trainer=trainer, folder=tmp_path, max_steps=2)
+    loop.run(Interrupt())
+    loop = make_loop(trainer=trainer, folder=tmp_path, max_steps=9, **due)
+    interrupt = Interrupt()
+
+    def interrupting(step: int, loss: float, rate: float) -> None:
+        interrupt.signal = signal.SIGTERM if step == 3 else None
+
+    loop.progress = (lambda step, loss, rate: None) if due else interrupting
+    with pytest.raises(TrainingDiverged, match=r"step 2: the weights that it left give its batch a loss of nan; "):
+        loop.run(interrupt)
+    contents = load_checkpoint(tmp_path / "last.pt")
+    assert contents["step"] == 2
+    assert all(weight.abs().max() < 100 for weight in contents["model"].values())
+
+
+def test_an_average_that_the_checkpoint_has_not_begins_again_with_its_weights(make_loop, make_adam_trainer, tmp_path):
+    """trainer.average_decay, switched on when the run was resumed: what went wrong is in no average."""
+    trainer = make_adam_trainer()
+    make_loop(trainer=trainer, folder=tmp_path, max_steps=1).run(Interrupt())
+    trainer.average = WeightAverage(trainer.model, decay=0.5)
+    trainer.task = Poisoned(trainer.task, THIRD)
+    loop = make_loop(trainer=trainer, folder=tmp_path, policy="rollback", max_steps=4)
+    loop.run(Interrupt())
+    assert loop.guard.num_rollbacks == 1
+    assert load_checkpoint(tmp_path / "last.pt")["average"]["num_updates"] == 3
+
+
+def test_under_fsdp_the_sentences_are_those_of_the_rank_at_fault(make_loop, make_adam_trainer, caplog):
+    """Rank 1 has the second batch of each update, of 7 targets in the first one."""
+
+    def train(ranks):
+        trainer = make_adam_trainer()
+        trainer.task = Poisoned(trainer.task, 7)
+        trainer.engine = Sharded(trainer.model, device=torch.device("cpu"), ranks=ranks)
+        loop = make_loop(trainer=trainer, accumulation=2)
+        loop.describe = lambda batch: [f"of rank {ranks.rank}"]
+        with caplog.at_level(logging.WARNING):
+            try:
+                loop.run(Interrupt())
+            except TrainingDiverged as error:
+                return [str(error), *caplog.messages]
+
+    for found in on_ranks(2, train):
+        assert "the first output that is not finite is that of decoder.blocks.1.feed_forward; " in found[0]
+        assert found[1:] == ["in the batch: of rank 1"]
 
 
 def test_a_run_without_a_checkpoint_has_nothing_to_go_back_to(make_loop, make_adam_trainer):

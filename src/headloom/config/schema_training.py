@@ -99,7 +99,8 @@ class TrainerConfig:
     """With precision=float16, when gradients overflow at every loss scale: go on in bfloat16 or float32, or stop."""
     on_divergence: OnDivergence = OnDivergence.stop
     """When a loss or gradient is not finite, or losses leave their course: stop; skip the update; or rollback to the
-    last checkpoint and go on with the data that follows. Each says in the log where and in which sentences."""
+    last checkpoint and go on with the data that follows. Each says in the log where and in which sentences. Weights
+    that give no finite loss are never saved."""
     spike_deviations: float | None = 10.0
     """Robust standard deviations above the median of the last 128 updates, and half a nat, from which 8 losses in a row
     (with on_divergence=skip: one) have left their course. null: never."""

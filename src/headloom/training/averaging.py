@@ -18,9 +18,13 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         self.decay = decay
-        self.num_updates = 0
         self._model = model
-        self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all weights but those of now."""
+        self.num_updates = 0
+        self._average = {name: p.detach().clone() for name, p in self._model.named_parameters()}
 
     @torch.no_grad()
     def update(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from headloom.training.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 NOTHING = "computed again, everything is finite"
+NOTHING_FORWARD = "computed again, every output and the loss are finite; gradients of a rank alone are not looked at"
 MAX_TEXTS = 32
 """Texts of a batch that the log shows."""
 
@@ -22,9 +23,10 @@ MAX_TEXTS = 32
 def explain(trainer: Trainer, trouble: Trouble, describe: Callable[[CountedBatch], Sequence[str]]) -> str:
     """What went wrong and where, in a line. The texts it was met in go to the log."""
     cause, batches = find_cause(trainer, trouble.watched)
-    texts = [text for batch in batches for text in describe(batch)]
-    findings = trainer.engine.ranks.gathered((cause, texts))
-    cause, texts = next((found for found in findings if found[0] != NOTHING), findings[0])
+    own = [text for batch in batches for text in describe(batch)]
+    findings = trainer.engine.ranks.gathered((cause, own))
+    cause = next((found for found, _ in findings if found not in (NOTHING, NOTHING_FORWARD)), cause)
+    texts = [text for found, texts in findings for text in texts if found == cause]
     for text in texts[:MAX_TEXTS]:
         logger.warning("in the batch: %s", text)
     if len(texts) > MAX_TEXTS:
@@ -35,11 +37,14 @@ def explain(trainer: Trainer, trouble: Trouble, describe: Callable[[CountedBatch
 def find_cause(trainer: Trainer, watched: Watched) -> tuple[str, list[CountedBatch]]:
     """The first thing that is not finite, in words, and the batches it is met in.
 
-    The batches of the update are computed with the random numbers it had. Weights, gradients and generators
-    are afterwards as they were before.
+    The batches of the update are computed with the random numbers it had, those of this rank. Weights, gradients and
+    generators are afterwards as they were before. Of several ranks all call it together.
     """
-    if not trainer.engine.can_look_again:
-        return "where is not looked for while weights are in parts (trainer.engine=fsdp)", list(watched.batches)
+    with nullcontext() if trainer.engine.can_look_again else trainer.engine.evaluating():
+        return _found(trainer, watched)
+
+
+def _found(trainer: Trainer, watched: Watched) -> tuple[str, list[CountedBatch]]:
     for name, parameter in trainer.model.named_parameters():
         if not parameter.isfinite().all():
             return f"the weight {name} is not finite", list(watched.batches)
@@ -53,13 +58,15 @@ def find_cause(trainer: Trainer, watched: Watched) -> tuple[str, list[CountedBat
     trainer.optimizer.zero_grad(set_to_none=True)
     for cause, batches in found.items():
         return cause, batches
-    return NOTHING, list(watched.batches)
+    return NOTHING if trainer.engine.can_look_again else NOTHING_FORWARD, list(watched.batches)
 
 
 def _cause(trainer: Trainer, batch: CountedBatch) -> str | None:
     trainer.optimizer.zero_grad(set_to_none=True)
     dtype = trainer.autocast_dtype
+    can_differentiate = trainer.engine.can_look_again
     with (
+        torch.set_grad_enabled(can_differentiate),
         _first_output(trainer.model, lambda out: not out.isfinite().all()) as module,
         torch.autocast(trainer.device.type, dtype, enabled=dtype is not None),
     ):
@@ -68,6 +75,8 @@ def _cause(trainer: Trainer, batch: CountedBatch) -> str | None:
         return f"the first output that is not finite is that of {module[0]}"
     if not loss.isfinite():
         return "every output of the model is finite, the loss is not"
+    if not can_differentiate:
+        return None
     loss.backward()  # type: ignore[no-untyped-call]
     # The backward pass goes from the last to the first.
     for name, parameter in reversed(list(trainer.model.named_parameters())):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headloom.decoding.translator import evaluating_in
 from headloom.training.engine import CountedBatch
 from headloom.training.trainer import StepReport, Trainer
 
@@ -84,6 +85,7 @@ class Guard:
         self._num_skipped = 0
         self._unknown: deque[Watched] = deque()
         self._unread: list[Watched] = []
+        self._last: Watched | None = None
         # Of the updates that were read since a perplexity was last looked at.
         self._newest: Watched | None = None
         self._nll = 0.0
@@ -106,6 +108,7 @@ class Guard:
         self._unknown.append(watched)
         if not report.diverged:
             self._num_skipped = 0
+            self._last = watched
 
     def trouble(self, *, wait: bool) -> Trouble | None:
         """The first thing that went wrong, as far as is known. With `wait` all is known, and losses are looked at.
@@ -138,6 +141,25 @@ class Guard:
                 return Trouble(f"{SPIKE_UPDATES} losses in a row far above the others", watched, can_go_on=True)
         return self._worse_than_guessing() if wait else None
 
+    def unfit_weights(self) -> Trouble | None:
+        """That the newest update left weights which give its batches no finite loss; all ranks ask together.
+
+        Its own loss, and its gradient, were from before it: a rate that is far too high shows in the next one only. A
+        checkpoint of such weights would take the place of a good one.
+        """
+        last, trainer = self._last, self._trainer
+        if last is None:
+            return None
+        loss = torch.zeros((), dtype=torch.float64, device=trainer.device)
+        with trainer.engine.evaluating(), evaluating_in(trainer.model, trainer.device, trainer.autocast_dtype):
+            for batch in last.batches:
+                if batch.num_targets:
+                    loss += trainer.task.loss_sum(trainer.model, batch.to(trainer.device)).loss
+        trainer.engine.ranks.add_up(loss)
+        if loss.isfinite():
+            return None
+        return Trouble(f"the weights that it left give its batch a loss of {loss.item():.4g}", last, can_go_on=True)
+
     def _worse_than_guessing(self) -> Trouble | None:
         """Looked at for all updates since the last look together: a single one may be hard."""
         newest, self._newest = self._newest, None
@@ -163,6 +185,7 @@ class Guard:
         self.num_rollbacks = num_rollbacks
         self._unknown.clear()
         self._unread.clear()
+        self._last = None
         self._newest, self._nll, self._num_targets = None, 0.0, 0
 
     def state(self) -> dict[str, Any]:

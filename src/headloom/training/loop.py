@@ -102,6 +102,8 @@ class Loop:
             self.guard.watch(step - 1, report, batches, random)
             # A refused update is no step: no later one would bring the step at which ranks look.
             trouble = self.guard.trouble(wait=is_recorded or is_validated or is_numbered or report.diverged)
+            if trouble is None and (is_validated or is_numbered) and not report.skipped:
+                trouble = self.guard.unfit_weights()
             if trouble is not None:
                 self._meet(trouble)
                 continue
@@ -115,7 +117,7 @@ class Loop:
             if is_numbered or is_best or is_ranked or self.is_finished:
                 self._save(numbered=is_numbered, best=is_best)
         if interrupted and self.saved_step != self.trainer.step:
-            trouble = self.guard.trouble(wait=True)
+            trouble = self.guard.trouble(wait=True) or self.guard.unfit_weights()
             if trouble is not None:
                 self._meet(trouble)
             self._save(numbered=False, best=False)

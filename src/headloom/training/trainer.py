@@ -273,10 +273,11 @@ class Trainer:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()` with whole tensors; the weights are the caller's to load.
+        """Go on from `state()` with whole tensors; the weights are the caller's to load, before.
 
         The moments of the optimizer are taken, its options (such as a weight
-        decay) stay those of this trainer.
+        decay) stay those of this trainer. An average that is not in the state
+        begins with the weights.
         """
         options = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(self.engine.optimizer_part(state["optimizer"], self.optimizer))
@@ -284,7 +285,9 @@ class Trainer:
             group.update(own)
         if self.scaler.is_enabled() and not (state.get("has_collapsed") and self._leave_float16()) and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        if self.average is not None and state["average"] is not None:
+        if self.average is not None and state["average"] is None:
+            self.average.begin()
+        elif self.average is not None:
             own = dict(self.model.named_parameters())
             weights = {name: self.engine.part(w, own[name]) for name, w in state["average"]["weights"].items()}
             self.average.load_state({**state["average"], "weights": weights})
