@@ -1,5 +1,6 @@
 """From configuration to what an embedding of sentences needs: batches, pairs to compare, model, task."""
 
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,19 @@ from headloom.data.sentence_batch import (
     PairedEvaluationBatches,
 )
 from headloom.data.text import Corpus
-from headloom.data.text_sampler import DocumentSampler
+from headloom.data.text_sampler import DocumentSampler, document_rows
 from headloom.data.text_store import TextTokens, tokenize_text
 from headloom.data.token_store import TokenPairs, tokenize_pairs
 from headloom.data.tokenizer_base import Tokenizer
-from headloom.errors import DataError
+from headloom.errors import ConfigError, DataError
 from headloom.models.classifier import Pool, Pooling
 from headloom.models.embedder import Embedder
 from headloom.tasks.embedding import EmbeddingTask, Encoding, LikenessRows
+
+logger = logging.getLogger(__name__)
+
+MAX_ALONE = 0.05
+"""A larger share of sentences that are alone in their batch, and teach nothing, is warned of."""
 
 EvaluationOfSentences = LineEvaluationBatches | PairedEvaluationBatches
 
@@ -101,7 +107,13 @@ class SentenceCorpus:
 def build_training_batches(
     config: TrainConfig, tokens: TextTokens | TokenPairs, tokenizer: Tokenizer
 ) -> LineBatches | PairedBatches:
+    """Endless batches.
+
+    Raises:
+        ConfigError: every sentence would be alone in its batch, and have none to be told from.
+    """
     trainer = config.trainer
+    _look_for_sentences_alone(config, tokens)
     if isinstance(tokens, TextTokens):
         sampler = build_text_sampler(config, tokens, length=config.data.max_length - 1)  # what leads a row has room
         assert isinstance(sampler, DocumentSampler)
@@ -116,6 +128,31 @@ def build_training_batches(
         sampling=tokenizer.sampling > 0,
     )
     return PairedBatches(batches, tokenizer)
+
+
+def _look_for_sentences_alone(config: TrainConfig, tokens: TextTokens | TokenPairs) -> None:
+    """Sentences longer than half a batch are alone in it: their loss is 0, whatever the model makes of them."""
+    if isinstance(tokens, TextTokens):
+        lengths = document_rows(tokens, config.data.max_length - 1)[1]
+    else:
+        lengths = np.maximum(tokens.source_lengths, tokens.target_lengths)
+    multiple, max_tokens = config.trainer.pad_to_multiple, config.trainer.max_tokens
+    widths = -(-lengths // multiple) * multiple
+    is_alone = widths > max_tokens // 2
+    remedy = f"raise trainer.max_tokens={max_tokens}, such as to {32 * int(widths.max())}"
+    if len(widths) - int(is_alone.sum()) < 2:
+        raise ConfigError(
+            f"every sentence would be alone in its batch, and task=embedding tells it from the others there: {remedy}"
+            if len(widths) > 1
+            else "task=embedding tells a sentence from others, and there is one to train on: give it more lines"
+        )
+    if is_alone.mean() > MAX_ALONE:
+        logger.warning(
+            "%.0f%% of the sentences are alone in their batch and teach nothing, since task=embedding tells a sentence "
+            "from the others there: %s",
+            100 * is_alone.mean(),
+            remedy,
+        )
 
 
 def build_evaluation_batches(

@@ -156,6 +156,22 @@ def test_what_does_not_go_together_is_refused(config, sections, words):
         replace(config, **sections)
 
 
+@pytest.mark.parametrize("kind", ["config", "pairs"])
+def test_sentences_that_are_alone_in_their_batch_are_refused_or_warned_of(kind, tmp_path, request, caplog):
+    """Their loss is 0: a run of them would end well and have learnt nothing."""
+    config = request.getfixturevalue(kind)
+    unequal = config.data.path.read_text()
+    lines = [f"{line[:14]:x<14}" for line in SENTENCES]
+    config.data.path.write_text("".join(f"{line}\t{line}\n" if kind == "pairs" else f"{line}\n" for line in lines))
+    with pytest.raises(
+        ConfigError, match=r"every sentence would be alone in its batch, .*: raise trainer\.max_tokens="
+    ):
+        run.train(replace(config, trainer=replace(config.trainer, max_tokens=24)), tmp_path / "alone")
+    config.data.path.write_text(unequal)
+    run.train(replace(config, trainer=replace(config.trainer, max_tokens=30, max_steps=1)), tmp_path / "some")
+    assert any(" of the sentences are alone in their batch and teach nothing" in line for line in caplog.messages)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
