@@ -22,3 +22,17 @@ def test_a_log_on_a_full_disk_is_said_once_and_is_whole_elsewhere(caplog, capfd)
     full = "/dev/full cannot be written (No space left on device): lines of the log are lost there, training goes on"
     assert sorted(caplog.messages) == sorted([full, "line 0", "line 1", "line 2"])
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_folder_in_place_of_a_log_is_said_once(tmp_path, caplog):
+    """Hydra, which makes the handler, ended in its own traceback."""
+    handler = LogFile(str(tmp_path), encoding="utf-8")
+    logging.getLogger().addHandler(handler)
+    try:
+        for number in range(2):
+            logging.getLogger("headloom").warning("line %d", number)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    said = f"{tmp_path} cannot be written (Is a directory): lines of the log are lost there, training goes on"
+    assert sorted(caplog.messages) == sorted([said, "line 0", "line 1"])

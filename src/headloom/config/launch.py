@@ -233,8 +233,8 @@ def _recorded(run_dir: Path, config: Any, overrides: list[str]) -> Iterator[None
 
 def _remove_unused(run_dir: Path) -> None:
     """Remove the folder of a run that was refused before it began: it holds nothing but what was asked for."""
-    names = {path.name for path in run_dir.glob("*")}
-    if run_dir.is_dir() and names <= {"config.yaml", "overrides.yaml", "train.log"}:
+    ours = {run_dir / name for name in ("config.yaml", "overrides.yaml", "train.log")}
+    if run_dir.is_dir() and all(path in ours and path.is_file() for path in run_dir.glob("*")):
         shutil.rmtree(run_dir, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""The log file of a run, whose disk may be full."""
+"""The log file of a run, whose disk may be full, or in whose place something else may lie."""
 
 import logging
 import sys
@@ -14,6 +14,15 @@ class LogFile(logging.FileHandler):
     """
 
     _has_warned = False
+
+    def __init__(self, filename: str, *, encoding: str) -> None:
+        super().__init__(filename, encoding=encoding, delay=True)  # opened where an error is met as any other
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # it cannot even be opened
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
