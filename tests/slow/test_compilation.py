@@ -44,8 +44,7 @@ def test_a_compiled_model_is_the_model_in_few_graphs(tmp_path):
     assert list(plain["model"]) == list(compiled["model"])
     assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-3)
     counts = [int(number) for number in re.findall(r"compiled graphs: (\d+)", said)]
-    # Two kinds of block, for training and for validation, with and without padding; dropout of attention weights, which
-    # is written out on a CPU, is cut into three graphs each.
+    # Two kinds of block, for training and for validation, with and without padding, in a batch and in a search.
     assert counts, said
     assert 2 <= counts[-1] <= 24
     resumed = ("trainer.max_steps=8", "trainer.compile=false", "resume=auto", "hydra.run.dir=compiled")

@@ -281,8 +281,8 @@ def exact(
     weights_BHTS = scores_BHTS.softmax(dim=-1)
     if allowed_B1TS is not None:
         sees_any_B1T1 = allowed_B1TS.any(-1, keepdim=True)
-        # Elsewhere than on a CPU the host would wait for the answer, and an exported graph can ask no question.
-        asks = sees_any_B1T1.device.type == "cpu" and not torch.compiler.is_exporting()
+        # Elsewhere than on a CPU the host would wait for the answer, and a graph, compiled or exported, cannot ask.
+        asks = sees_any_B1T1.device.type == "cpu" and not torch.compiler.is_compiling()
         if not asks or not bool(sees_any_B1T1.all()):
             weights_BHTS = weights_BHTS * sees_any_B1T1
     dropped_NTS = dropout(weights_BHTS, dropout_probability).view(B * G, H // G * T, S)
