@@ -40,7 +40,7 @@ def _evaluate(config: EvaluateConfig, given: frozenset[str]) -> None:
     from headloom.work import systems
 
     if systems.are_texts(config):
-        systems.evaluate_systems(config, config.output)
+        systems.evaluate_systems(config, config.output, given=given)
     else:
         from headloom import run  # loads torch: only now that every option is known to be right
 

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from headloom import run
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig
-from headloom.errors import ConfigError, DataError
+from headloom.errors import CheckpointError, ConfigError, DataError
 from headloom.work import systems, translation_scores
 from headloom.work.systems import evaluate_systems, system_names
 
@@ -151,6 +152,21 @@ def test_options_of_a_model_are_refused_where_none_is(texts, options, option):
     given = {"hypothesis": texts["ours"], "reference": texts["reference"], "decoding": BeamConfig(), **options}
     with pytest.raises(ConfigError, match=f"{option} has no effect with files of translations"):
         evaluate_systems(EvaluateConfig(**given), None)
+
+
+@pytest.mark.parametrize("option", ["decoding", "decoding.beam_size", "device", "data.folder", "baseline"])
+def test_an_option_of_a_model_is_refused_where_none_is_also_if_it_says_what_holds_anyway(texts, option):
+    with pytest.raises(ConfigError, match=f"^{option} has no effect with files of translations"):
+        evaluate_systems(config(texts), None, given={"hypothesis", "reference", option})
+
+
+def test_a_text_is_no_checkpoint_and_a_checkpoint_no_text(texts, tmp_path):
+    with pytest.raises(CheckpointError, match=r"ours\.txt"):
+        run.evaluate(EvaluateConfig(checkpoint=texts["ours"], decoding=BeamConfig()))
+    texts["ours"] = tmp_path / "best.pt"
+    texts["ours"].write_bytes(b"PK\x03\x04\x80")
+    with pytest.raises(ConfigError, match=r"best\.pt is a checkpoint: name it in checkpoint"):
+        evaluate_systems(config(texts), None)
 
 
 def test_systems_are_named_by_what_tells_them_apart():

@@ -4,7 +4,7 @@ Modules are imported where they are used, so that a translation starts fast.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,7 +130,7 @@ def evaluate(
     ):
         raise no_effect("baseline=true", f"a checkpoint of task={trained.config.task.kind.name}")
     if not isinstance(trained.config.task, schema_text.TranslationConfig):
-        _refuse_decoding(config, trained, "whose evaluation writes no text")
+        _refuse_decoding(config, trained)
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import evaluate_translation
@@ -165,7 +165,7 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
     if config.normalize is not None and not isinstance(trained.config.task, schema_pretraining.EmbeddingConfig):
         raise rules.no_effect(f"normalize={config.normalize}", f"task={trained.config.task.kind.name}")
     if not isinstance(trained.config.task, schema_text.TranslationConfig | schema_language.LanguageModelingConfig):
-        _refuse_decoding(config, trained, "which writes no text")
+        _refuse_decoding(config, trained)
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import translation_predictor
@@ -201,6 +201,7 @@ def decoding_as_trained(config: Use, trained: Trained, given: frozenset[str]) ->
     task = trained.config.task
     continues = isinstance(task, schema_language.LanguageModelingConfig) and isinstance(config, TranslateConfig)
     if not (continues or isinstance(task, schema_text.TranslationConfig)):
+        _refuse_decoding(config, trained, given)
         return config
     decoding = as_trained(config.decoding, trained.config.decoding, given)
     if trained.engine is not None:
@@ -210,9 +211,13 @@ def decoding_as_trained(config: Use, trained: Trained, given: frozenset[str]) ->
     return replace(config, decoding=decoding)
 
 
-def _refuse_decoding(config: EvaluateConfig | TranslateConfig, trained: Trained, reason: str) -> None:
-    task = trained.config.task.kind.name
-    if option := option_that_was_set(config.decoding):
-        raise no_effect(option, f"a checkpoint of task={task}, {reason}")
-    if config.ensemble and isinstance(config, EvaluateConfig):
-        raise no_effect("ensemble", f"a checkpoint of task={task}, {reason}")
+def _refuse_decoding(config: EvaluateConfig | TranslateConfig, trained: Trained, given: Collection[str] = ()) -> None:
+    is_evaluated = isinstance(config, EvaluateConfig)
+    reason = f"a checkpoint of task={trained.config.task.kind.name}, "
+    reason += "whose evaluation writes no text" if is_evaluated else "which writes no text"
+    named = sorted(name for name in given if name.partition(".")[0] == "decoding")
+    for option in (option_that_was_set(config.decoding), *named):
+        if option is not None:
+            raise no_effect(option, reason)
+    if config.ensemble and is_evaluated:
+        raise no_effect("ensemble", reason)

@@ -4,7 +4,7 @@ Without a checkpoint nothing here loads torch.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from headloom.work.translation_scores import (
 )
 
 TRANSLATION = "translation"
+OF_A_MODEL = ("decoding", "device", "precision", "position", "data", "baseline")
+"""Options and groups of evaluate.py without meaning for translations that are there already."""
 ScoreCheckpoint = Callable[[Path, Path], Mapping[str, Any]]
 """Scores the checkpoint of one path, with what it writes in the folder of the other; see families.evaluate."""
 
@@ -49,10 +51,12 @@ def evaluate_systems(
     score_checkpoint: ScoreCheckpoint | None = None,
     *,
     task_of: Callable[[Path], str] | None = None,
+    given: Collection[str] = (),
 ) -> dict[str, Any]:
     """Score hypothesis or checkpoint, and each system of `compare` against it; print, and write to `output`.
 
-    `task_of`: that of the checkpoint of a path, by its name.
+    `task_of`: that of the checkpoint of a path, by its name. `given`: the options that a command line sets, which are
+    to have an effect even where they say what holds anyway.
 
     With several systems each has a folder there, and comparison.json and by_source_length.png have them all.
 
@@ -61,13 +65,15 @@ def evaluate_systems(
     """
     first = config.hypothesis or config.checkpoint
     assert first is not None, "check_files asks for one"
+    if config.hypothesis is not None and is_checkpoint(config.hypothesis):
+        raise ConfigError(f"hypothesis={config.hypothesis} is a checkpoint: name it in checkpoint, or in compare")
     if config.comet is not None:
         require_comet()
     paths = [first, *config.compare]
     names = system_names(paths)
-    hypotheses = {path: lines_of(path) for path in paths if path == config.hypothesis or not is_checkpoint(path)}
+    hypotheses = {path: lines_of(path) for path in paths if path != config.checkpoint and not is_checkpoint(path)}
     if len(hypotheses) == len(paths):
-        _refuse_options_of_a_model(config)
+        _refuse_options_of_a_model(config, given)
     if len(hypotheses) < len(paths) and output is None:
         raise ConfigError("compare holds a checkpoint, whose translations are written: set output=FOLDER")
     if task_of is not None and len(paths) > 1:
@@ -119,12 +125,12 @@ def _refuse_translations_beside_others(tasks: Mapping[Path, str]) -> None:
             )
 
 
-def _refuse_options_of_a_model(config: EvaluateConfig) -> None:
+def _refuse_options_of_a_model(config: EvaluateConfig, given: Collection[str]) -> None:
     device, precision = (f"{name}={getattr(config, name).name}" for name in ("device", "precision"))
-    set_here = [option_that_was_set(config.decoding), device, precision]
-    for option in set_here:
-        if option is not None and not option.endswith("=auto"):
-            raise rules.no_effect(option, "files of translations, which no model writes here")
+    by_value = [option for option in (option_that_was_set(config.decoding), device, precision) if option is not None]
+    set_here = [option for option in by_value if not option.endswith("=auto")]
+    for option in (*set_here, *sorted(name for name in given if name.partition(".")[0] in OF_A_MODEL)):
+        raise rules.no_effect(option, "files of translations, which no model writes here")
 
 
 def _score_file(config: EvaluateConfig, path: Path, texts: Texts, folder: Path | None) -> dict[str, Any]:
