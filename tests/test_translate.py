@@ -135,6 +135,7 @@ def test_a_line_brings_its_own_wishes(checkpoints, tmp_path):
         ({"prefix": "c€ d"}, "has 'c€ d' in field 'prefix', of which the vocabulary cannot spell '€'"),
         ({"required": [""]}, "has '' in field 'required', which is blank"),
         ({"forbidden": ["a", " "]}, "has ' ' in field 'forbidden', which is blank"),
+        ({"required": ["a b"], "forbidden": ["b"]}, "requires 'a b', which holds 'b', and that is forbidden"),
     ],
 )
 def test_a_wish_that_no_output_can_hold_makes_a_bad_line(checkpoints, tmp_path, wish, words):
@@ -159,11 +160,12 @@ def test_a_phrase_that_cannot_be_spelled_may_be_forbidden(checkpoints, tmp_path)
         ("required", "d €", r"decoding\.required holds 'd €', of which the vocabulary cannot spell '€': remove it"),
         ("required", " ", r"decoding\.required holds ' ', which is blank: remove it"),
         ("forbidden", " ", r"decoding\.forbidden holds ' ', which is blank: remove it"),
+        ("required", "d c", r"decoding\.required holds 'd c', of which decoding\.forbidden keeps out 'c': remove one"),
     ],
 )
 def test_an_option_that_no_output_can_meet_is_refused(checkpoints, tmp_path, option, phrase, words):
     with pytest.raises(ConfigError, match=words):
-        translate(checkpoints[0], b"a\n", tmp_path, decoding=BeamConfig(**{option: ["a", phrase]}))
+        translate(checkpoints[0], b"a\n", tmp_path, decoding=BeamConfig(**{"forbidden": ["c"], option: ["a", phrase]}))
 
 
 def test_a_phrase_is_kept_out_though_it_is_a_part_of_a_token(checkpoints, tmp_path):
@@ -193,10 +195,13 @@ def test_an_empty_source_keeps_its_prefix(checkpoints, tmp_path):
 
 
 def test_wishes_that_no_output_meets_are_said_in_a_line_of_their_own(checkpoints, tmp_path, caplog):
-    requests = [{"source": "a b", "required": ["a b"], "forbidden": ["a"]}, {"source": "a b"}]
-    unmet, plain = replies(checkpoints[0], requests, tmp_path, decoding=BeamConfig(**SHORT, beam_size=3))
+    requests = [{"source": "a b", "required": ["a a"]}, {"source": "a b"}]
+    decoding = BeamConfig(**SHORT, beam_size=3, no_repeat_ngram=1)
+    unmet, plain = replies(checkpoints[0], requests, tmp_path, decoding=decoding)
     assert (unmet["translation"], unmet["score"]) == ("", None)
+    assert unmet["error"].startswith("none was found that holds what is required")
     assert plain["score"] is not None
+    assert "error" not in plain
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("1 of 2 lines have no translation: none was found that holds what is required")
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
+UNMET = "none was found that holds what is required and nothing forbidden"
+NOT_FINITE = "the model's logits are not finite"
+
 
 @dataclass
 class Counts:
@@ -37,14 +40,16 @@ class Counts:
             )
         if self.unmet:
             logger.warning(
-                "%d of %d lines have no translation: none was found that holds what is required and nothing forbidden; "
-                "loosen decoding.required, forbidden or no_repeat_ngram, or raise decoding.beam_size",
+                "%d of %d lines have no translation: %s; loosen decoding.required, forbidden or no_repeat_ngram, or "
+                "raise decoding.beam_size",
                 self.unmet,
                 self.lines,
+                UNMET,
             )
         if self.without_output:
             logger.warning(
-                "%d of %d lines have no translation: the model's logits are not finite. Has its training diverged?",
+                "%d of %d lines have no translation: %s. Has its training diverged?",
                 self.without_output,
                 self.lines,
+                NOT_FINITE,
             )

@@ -95,3 +95,5 @@ class Output:
     score: float | None = None
     log_probability: float | None = None
     alignment: Alignment | None = None
+    error: str | None = None
+    """Why there is none, of a line that should have one."""

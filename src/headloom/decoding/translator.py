@@ -16,7 +16,7 @@ from torch import nn
 from headloom.bar import progress_bar
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.decoding.alignment import Alignment, word_alignment, words_of
-from headloom.decoding.counts import Counts
+from headloom.decoding.counts import NOT_FINITE, UNMET, Counts
 from headloom.decoding.engine import BatchSearch, Engine
 from headloom.decoding.forbidden import phrase_text
 from headloom.decoding.memory import in_halves
@@ -125,7 +125,8 @@ class Translator:
         self.engine = engine
         check_phrases(target_tokenizer, required=required, forbidden=forbidden)
         self.forbidden = [phrase_text(target_tokenizer, phrase) for phrase in forbidden]
-        self.required = self._phrases(required)
+        self.required = required
+        self._required_ids = self._phrases(required)
         holders = self.searcher.models if engine is None else [engine]
         positions = [holder.max_length for holder in holders if holder.max_length is not None]
         self.positions = min(positions) if positions else None
@@ -177,21 +178,22 @@ class Translator:
         rows = list(sentences)
         for places, hypotheses in self.batches(list(sentences.values())):
             for place, some in zip(places, hypotheses, strict=True):
+                sentence = sentences[rows[place]]
                 if some == [NOTHING]:
-                    self._count_nothing(sentences[rows[place]], counts)
-                yield rows[place], self._outputs(sentences[rows[place]], some)
+                    yield rows[place], [Output("", error=self._why_nothing(sentence, counts))]
+                else:
+                    yield rows[place], self._outputs(sentence, some)
 
-    def _count_nothing(self, sentence: Sentence, counts: Counts) -> None:
+    def _why_nothing(self, sentence: Sentence, counts: Counts) -> str:
         """A sentence has no output: because of what is asked of it, unless its logits are not even finite."""
-        if self.batch_search is not self.searcher:
-            counts.unmet += 1
-            return
-        with self.computing():
-            [(log_prob_T, _)] = self.searcher.force([sentence.source], [sentence.prefix])
-        if np.isfinite(log_prob_T).all():
-            counts.unmet += 1
-        else:
-            counts.without_output += 1
+        if self.batch_search is self.searcher:
+            with self.computing():
+                [(log_prob_T, _)] = self.searcher.force([sentence.source], [sentence.prefix])
+            if not np.isfinite(log_prob_T).all():
+                counts.without_output += 1
+                return NOT_FINITE
+        counts.unmet += 1
+        return UNMET
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
         """The hypotheses of each source, best first, in the order of `sources`: ids without eos, none of them empty."""
@@ -247,7 +249,7 @@ class Translator:
             alignments = self._alignments(sentence, hypotheses)
         decode = self.target_tokenizer.decode
         return [
-            Output("") if h is NOTHING else Output(decode(h.ids), len(h.ids) + 1, h.score, h.log_probability, alignment)
+            Output(decode(h.ids), len(h.ids) + 1, h.score, h.log_probability, alignment)
             for h, alignment in zip(hypotheses, alignments, strict=True)
         ]
 
@@ -269,7 +271,7 @@ class Translator:
 
     def _sentence(self, source: Sequence[int], request: Request) -> Sentence:
         [prefix] = self.target_tokenizer.encode([request.prefix]) if request.prefix else [[]]
-        required = [*self.required, *self._phrases(request.required)]
+        required = [*self._required_ids, *self._phrases(request.required)]
         longest = min(self.max_length, int(self.limits.max_ratio * len(source)) + SPARE_TOKENS)
         longest = max(longest, len(prefix) + sum(map(len, required)) + 1)
         longest = longest if self.positions is None else min(longest, self.positions)

@@ -79,12 +79,12 @@ def evaluate_systems(
     if task_of is not None and len(paths) > 1:
         tasks = {path: TRANSLATION if path in hypotheses else task_of(path) for path in paths}
         _refuse_translations_beside_others(tasks)
-    given = config.reference or config.data.target
-    references = lines_of(given) if given is not None else None
+    reference = config.reference or config.data.target
+    references = lines_of(reference) if reference is not None else None
     sources = lines_of(config.source) if config.source is not None else None
-    if given is not None and references is not None:  # before a model is loaded
+    if reference is not None and references is not None:  # before a model is loaded
         for path, lines in [*hypotheses.items(), *([(config.source, sources)] if config.source and sources else [])]:
-            check_equal_numbers(path, lines, given, references)
+            check_equal_numbers(path, lines, reference, references)
 
     results: list[Mapping[str, Any]] = []
     for name, path in zip(names, paths, strict=True):

@@ -62,19 +62,26 @@ class TranslationPredictor:
         for name, phrase, obstacle in asked:
             if reason := obstacle(self.translator.target_tokenizer, phrase):
                 raise DataError(f"has {phrase!r} in field {name!r}, {reason}")
-        forbidden = [*self.translator.forbidden, *request.forbidden]
-        if held := forbidden_in(self.translator.target_tokenizer, request.prefix, forbidden):
-            raise DataError(
-                f"has {request.prefix!r} in field 'prefix', which holds {held.strip()!r}, and that is forbidden"
-            )
+        self._check_forbidden(request)
         self._check_room(request)
 
+    def _check_forbidden(self, request: Request) -> None:
+        forbidden = [*self.translator.forbidden, *request.forbidden]
+        if not forbidden:
+            return
+        tokenizer = self.translator.target_tokenizer
+        if held := forbidden_in(tokenizer, request.prefix, forbidden, at_beginning=True):
+            raise DataError(f"has {request.prefix!r} in field 'prefix', which holds {held!r}, and that is forbidden")
+        for phrase in (*self.translator.required, *request.required):
+            if held := forbidden_in(tokenizer, phrase, forbidden, at_beginning=False):
+                raise DataError(f"requires {phrase!r}, which holds {held!r}, and that is forbidden")
+
     def _check_room(self, request: Request) -> None:
-        wanted = [text for text in (request.prefix, *request.required) if text]
+        wanted = [text for text in (request.prefix, *request.required, *self.translator.required) if text]
         room = self.translator.positions
         if room is None or not wanted:
             return
-        num_tokens = sum(map(len, [*self.translator.target_tokenizer.encode(wanted), *self.translator.required]))
+        num_tokens = sum(map(len, self.translator.target_tokenizer.encode(wanted)))
         if num_tokens >= room:
             raise DataError(
                 f"asks for {num_tokens} tokens in its prefix and what is required, and the positions of the model end "
@@ -108,6 +115,8 @@ class TranslationPredictor:
         }
         if self.translator.with_alignments:
             fields["alignment"] = output.alignment or []
+        if output.error is not None:
+            fields["error"] = output.error
         return fields
 
 
