@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import math
 import os
 import subprocess
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headloom import run
+from headloom import commands, run
 from headloom.config.schema_decoding import BeamConfig, GreedyConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig
@@ -81,6 +82,36 @@ def test_the_bootstrap_is_that_of_the_sacrebleu_command(texts, tmp_path, capsys)
     assert "p 0." in capsys.readouterr().out
     assert "SACREBLEU_SEED" not in os.environ
     assert json.loads((tmp_path / "out" / "comparison.json").read_bytes()) == found
+
+
+def test_a_system_that_scores_as_the_first_does_not_differ_from_it(texts, tmp_path):
+    """Nor one that differs in what a score does not see, as TER capitals."""
+    same, capitals = tmp_path / "same.txt", tmp_path / "capitals.txt"
+    same.write_bytes(texts["ours"].read_bytes())
+    capitals.write_bytes(texts["ours"].read_bytes().upper())
+    found = evaluate_systems(config(texts, compare=[same, capitals], resamples=50), None)["paired_bootstrap"]
+    assert [found[name]["same"]["p_value"] for name in ("bleu", "chrf", "ter")] == [1, 1, 1]
+    assert found["ter"]["capitals"]["p_value"] == 1
+    assert found["bleu"]["capitals"]["p_value"] < 1
+
+
+def test_of_tokenized_text_one_line_is_said_and_of_the_steps_of_a_test_none(texts, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    for name in ("ours", "theirs"):
+        texts[name].write_bytes(b"the cat sat on it .\n" * 200)
+    texts["reference"].write_bytes(b"the cat sat on me.\n" * 200)
+    options = ["hypothesis", "ours"], ["reference", "reference"]
+    command = ["evaluate.py", *(f"{option}={texts[name]}" for option, name in options), f"compare=[{texts['theirs']}]"]
+    monkeypatch.setattr(sys, "argv", [*command, "resamples=2"])
+    assert commands.evaluate() == 0
+    assert [message.split(" are ")[0] for message in caplog.messages] == [
+        f"the translations of {texts[name]}" for name in ("ours", "theirs")
+    ]
+    caplog.clear()
+    texts["reference"].write_bytes(texts["ours"].read_bytes())
+    assert commands.evaluate() == 0
+    [message] = caplog.messages
+    assert message.startswith("the references are tokenized")
 
 
 def test_all_is_said_by_source_length_too(texts, tmp_path, capsys):

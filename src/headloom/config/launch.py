@@ -72,6 +72,7 @@ def run_once(work: Callable[[Any, frozenset[str]], object], *, name: str, conf: 
             sys.stdout.write(OmegaConf.to_yaml(checked.composed))
             return
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it tells every step of a paired test
         work(checked.configs[0], checked.given)
 
     return status_of(act, f"{name}.py")

@@ -3,6 +3,7 @@
 Without a checkpoint nothing here loads torch.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from headloom.work.translation_scores import (
     require_comet,
     write_evaluation,
 )
+
+logger = logging.getLogger(__name__)
 
 TRANSLATION = "translation"
 OF_A_MODEL = ("decoding", "device", "precision", "position", "data", "baseline")
@@ -110,9 +113,31 @@ def evaluate_systems(
             assert references is not None, "hypothesis has reference, and a checkpoint has left its own"
             check_equal_numbers(path, hypotheses[path], f"what {paths[0]} translates", references)
             results.append(_score_file(config, path, Texts(hypotheses[path], references, sources), folder))
+    if references is not None:
+        _warn_of_tokenized(hypotheses, references)
     if len(paths) == 1:
         return dict(results[0])
     return _compare(config, names, results, [hypotheses.get(path) for path in paths], references, output)
+
+
+def _warn_of_tokenized(hypotheses: Mapping[Path, Sequence[str]], references: Sequence[str]) -> None:
+    if _is_tokenized(references):
+        logger.warning(
+            "the references are tokenized (a blank before the full stop): compare these scores with those of the same "
+            "tokenized text only"
+        )
+        return
+    for path, lines in hypotheses.items():
+        if _is_tokenized(lines):
+            logger.warning(
+                "the translations of %s are tokenized (a blank before the full stop) and the references are not, which "
+                "costs points: detokenize them",
+                path,
+            )
+
+
+def _is_tokenized(lines: Sequence[str]) -> bool:
+    return 2 * sum(line.endswith(" .") for line in lines) > len(lines)
 
 
 def _refuse_translations_beside_others(tasks: Mapping[Path, str]) -> None:
