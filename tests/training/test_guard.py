@@ -178,6 +178,26 @@ def test_weights_that_a_rate_has_thrown_off_are_never_saved(make_loop, make_adam
     assert all(weight.abs().max() < 100 for weight in contents["model"].values())
 
 
+@pytest.mark.parametrize("policy", ["rollback", "stop"])
+def test_a_checkpoint_saved_among_losses_off_their_course_is_not_from_before(
+    make_loop, make_adam_trainer, tmp_path, monkeypatch, caplog, policy
+):
+    """Three in a row are trouble here, and a checkpoint is due after the first."""
+    monkeypatch.setattr(module, "FEWEST", 4)
+    monkeypatch.setattr(module, "SPIKE_UPDATES", 3)
+    trainer = make_adam_trainer()
+    loop = make_loop(trainer=trainer, folder=tmp_path, policy=policy, save_every=2, max_steps=12)
+    trainer.learning_rate = lambda step: 3.0 if step == 6 and not loop.guard.num_rollbacks else 1e-3
+    if policy == "stop":
+        with pytest.raises(TrainingDiverged, match=r"in a row far above the others; .*step_6\.pt is from before"):
+            loop.run(Interrupt())
+        return
+    loop.run(Interrupt())
+    assert loop.guard.num_rollbacks == 1
+    assert any("back to" in line and "step_6.pt, and on" in line for line in caplog.messages)
+    assert load_checkpoint(tmp_path / "step_8.pt")["guard"]["num_spiking"] == 0
+
+
 def test_an_average_that_the_checkpoint_has_not_begins_again_with_its_weights(make_loop, make_adam_trainer, tmp_path):
     """trainer.average_decay, switched on when the run was resumed: what went wrong is in no average."""
     trainer = make_adam_trainer()

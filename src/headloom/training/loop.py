@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, Self, assert_never
 
 from headloom.errors import TrainingDiverged
 from headloom.ranks import Ranks
-from headloom.training.checkpoint import load_weights
+from headloom.training.checkpoint import load_checkpoint, load_weights
 from headloom.training.checkpoint_folder import CheckpointFolder
 from headloom.training.diagnosis import explain
 from headloom.training.engine import CountedBatch
@@ -224,26 +224,40 @@ class Loop:
                     self._stop(trouble)
                 logger.warning("%s: skipped", explain(self.trainer, trouble, self.describe))
             case OnDivergence.rollback:
-                last = self.checkpoints.last
-                if not (trouble.can_go_on and last.exists() and guard.num_rollbacks < MAX_ROLLBACKS):
+                before = self._from_before()
+                if before is None or not trouble.can_go_on or guard.num_rollbacks >= MAX_ROLLBACKS:
                     self._stop(trouble)
                 logger.warning(
                     "%s: back to %s, and on with the data that follows",
                     explain(self.trainer, trouble, self.describe),
-                    last,
+                    before,
                 )
-                self._roll_back()
+                self._roll_back(before)
             case _:
                 assert_never(guard.policy)
 
-    def _roll_back(self) -> None:
-        """Go back to the last checkpoint, but not to its place in the data: the batches since are left out.
+    def _from_before(self) -> Path | None:
+        """The newest checkpoint from before what went wrong, None where there is none yet.
+
+        Losses off their course are trouble only once there are several in a row: one may be saved among them.
+        """
+
+        def find() -> Path | None:
+            paths = [path for path in (self.checkpoints.last, *reversed(self.checkpoints.numbered())) if path.exists()]
+            on_course = (p for p in paths if not load_checkpoint(p, mapped=True).get("guard", {}).get("num_spiking"))
+            return next(on_course, paths[0] if paths else None)
+
+        return self.ranks.first_does(find)
+
+    def _roll_back(self, before: Path) -> None:
+        """Go back to a checkpoint, but not to its place in the data: the batches since are left out.
 
         Chowdhery et al. (2022), section 5.1, got over loss spikes so.
         """
-        last, engine = self.checkpoints.last, self.trainer.engine
-        contents = engine.load(last)
-        load_weights(self.trainer.model, contents["model"], path=last, part=engine.part)
+        engine = self.trainer.engine
+        self.ranks.first_does(lambda: self.checkpoints.begin(before))
+        contents = engine.load(before)
+        load_weights(self.trainer.model, contents["model"], path=before, part=engine.part)
         self.trainer.load_state(contents)
         self.guard.rolled_back(contents.get("guard", self.guard.state()))
         self._load_records(contents)
@@ -251,8 +265,8 @@ class Loop:
         self.restart_records(self.trainer.step)
 
     def _stop(self, trouble: Trouble) -> NoReturn:
-        last = self.checkpoints.last
-        kept = f"{last} is from before" if last.exists() else "there is no checkpoint yet"
+        before = self._from_before()
+        kept = "there is no checkpoint yet" if before is None else f"{before} is from before"
         precision = "trainer.precision=float32" if self.trainer.autocast_dtype is not None else "another seed"
         others = [policy.name for policy in OnDivergence if policy not in (OnDivergence.stop, self.guard.policy)]
         raise TrainingDiverged(
