@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from headloom.config import launch
+from headloom.config.claim import claimed
 
 ROOT = Path(__file__).parents[2]
 ONE_JOB = re.compile(r"outputs/\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-[0-9a-f]{6}")
@@ -148,6 +149,17 @@ def test_a_folder_with_checkpoints_is_not_written_to_unless_resume_says_so(progr
     )
     assert files(tmp_path / "mine") == before
     assert run(program, ["hydra.run.dir=mine", "resume=auto"], tmp_path).returncode == 0
+
+
+def test_a_folder_in_which_a_run_has_just_started_is_left_alone(program: Path, tmp_path: Path) -> None:
+    """It holds no more yet than what a refused run leaves."""
+    folder = tmp_path / "mine"
+    assert run(program, ["hydra.run.dir=mine"], tmp_path).returncode == 0
+    with claimed(folder):
+        done = run(program, ["hydra.run.dir=mine"], tmp_path)
+    assert done.returncode == 2
+    assert f"{folder} is written to by a run that is going on" in done.stderr
+    assert files(folder) == {"config.yaml", "overrides.yaml", "train.log"}
 
 
 def test_a_changed_working_directory_changes_no_path(program: Path, tmp_path: Path) -> None:

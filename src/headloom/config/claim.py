@@ -24,6 +24,8 @@ def claimed(run_dir: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not run_dir.exists() or not os.path.samestat(os.fstat(descriptor), run_dir.stat()):
+                raise BlockingIOError  # a run that was refused has removed it in between
         except BlockingIOError:
             raise ConfigError(
                 f"{run_dir} is written to by a run that is going on: wait for its end, or choose another hydra.run.dir"

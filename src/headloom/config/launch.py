@@ -163,7 +163,7 @@ class _Jobs:
             config = to_config(composed, self.base)
             outcome.metric_name = config.task.headline.name
             check_files(config)
-            with claimed(run_dir):
+            with claimed(run_dir), _removed_where_refused(run_dir, is_sweep=self.is_sweep):
                 refuse_used_folder(run_dir, config.resume)
                 with _recorded(run_dir, config, overrides):
                     outcome.metric = float(self.work(config, run_dir))
@@ -171,8 +171,6 @@ class _Jobs:
             log.error("%s", one_line(error))
             outcome.failure = f"{type(error).__name__}: {one_line(error)}"
             outcome.status = STATUS_OPTION if isinstance(error, ConfigError) else STATUS_FAILED
-            if isinstance(error, ConfigError | CheckpointError) and not self.is_sweep:
-                _remove_unused(run_dir)
         except Exception as error:
             if (reason := unwritten(error, run_dir)) is not None:
                 log.error("%s", reason)
@@ -232,11 +230,19 @@ def _recorded(run_dir: Path, config: Any, overrides: list[str]) -> Iterator[None
             _write_texts(earlier)
 
 
-def _remove_unused(run_dir: Path) -> None:
-    """Remove the folder of a run that was refused before it began: it holds nothing but what was asked for."""
-    ours = {run_dir / name for name in ("config.yaml", "overrides.yaml", "train.log")}
-    if run_dir.is_dir() and all(path in ours and path.is_file() for path in run_dir.glob("*")):
-        shutil.rmtree(run_dir, ignore_errors=True)
+@contextmanager
+def _removed_where_refused(run_dir: Path, *, is_sweep: bool) -> Iterator[None]:
+    """A run that is refused before it began leaves no folder behind that holds nothing but what was asked for.
+
+    The folder must be claimed: it may be that of a run which has just started. Those of a sweep stay.
+    """
+    try:
+        yield
+    except (ConfigError, CheckpointError):
+        ours = {run_dir / name for name in ("config.yaml", "overrides.yaml", "train.log")}
+        if not is_sweep and all(path in ours and path.is_file() for path in run_dir.glob("*")):
+            shutil.rmtree(run_dir, ignore_errors=True)
+        raise
 
 
 def _checkpoints(run_dir: Path) -> set[tuple[str, int]]:
