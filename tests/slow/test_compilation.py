@@ -44,9 +44,10 @@ def test_a_compiled_model_is_the_model_in_few_graphs(tmp_path):
     assert list(plain["model"]) == list(compiled["model"])
     assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-3)
     counts = [int(number) for number in re.findall(r"compiled graphs: (\d+)", said)]
-    # Two kinds of block, for training and for validation, with and without padding, in a batch and in a search.
+    # Two kinds of block, with and without padding, and for lengths that happen to be equal; validation has none.
     assert counts, said
-    assert 2 <= counts[-1] <= 24
+    assert 2 <= counts[-1] <= 8
+    assert "Graph break" not in said
     resumed = ("trainer.max_steps=8", "trainer.compile=false", "resume=auto", "hydra.run.dir=compiled")
     train(tmp_path, *resumed)
     assert len(losses(tmp_path / "compiled")) == 8

@@ -93,8 +93,9 @@ class TrainerConfig:
     """With activation_checkpointing=selective: every such block is computed again. null: the attention of every
     block."""
     compile: bool | str = "auto"
-    """true: blocks are compiled, each kind once for all lengths. auto: on a GPU. Without a compiler there is a warning,
-    and nothing is compiled. trainer.pad_to_multiple keeps the shapes few."""
+    """true: blocks are compiled, each kind once for all lengths, for training; validations run as they are written, as
+    evaluate.py does. auto: on a GPU. Without a compiler there is a warning, and nothing is compiled.
+    trainer.pad_to_multiple keeps the shapes few."""
     on_scale_collapse: OnScaleCollapse = OnScaleCollapse.float32
     """With precision=float16, when gradients overflow at every loss scale: go on in bfloat16 or float32, or stop."""
     on_divergence: OnDivergence = OnDivergence.stop

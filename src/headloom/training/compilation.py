@@ -1,12 +1,19 @@
-"""Blocks that are compiled: few graphs, made once, for every layer and every shape.
+"""Blocks that are compiled for training: few graphs, made once, for every layer and every shape.
 
 The blocks of a stack share their code, so each kind of block is one graph, with
 lengths and rows left open. A model is compiled in place: no name of a weight
 changes (a module wrapped by `torch.compile` would save `_orig_mod.` names).
+
+Where no gradient is wanted nothing is compiled: a validation scores as
+evaluate.py does, and a search, whose lengths grow with each step and whose
+weights are packed on a CPU (nn/packed.py), would need graphs of its own.
 """
 
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,8 +34,27 @@ def compile_blocks(model: nn.Module, device: torch.device) -> bool:
         return False
     for stack in blocks(model):
         for block in stack:
-            block.compile(dynamic=True)
+            block.forward = _compiled(block.forward)
     return True
+
+
+def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
+    compiled = torch.compile(forward, dynamic=True)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return (compiled if torch.is_grad_enabled() else forward)(*arguments, **options)
+
+    return call
+
+
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Inside, what is compiled runs as it is written: a graph calls no hooks of the modules in it."""
+    if "torch._dynamo" not in sys.modules:  # loading it takes a second
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def num_graphs() -> int:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headloom.training.compilation import nothing_compiled
 from headloom.training.engine import CountedBatch
 from headloom.training.guard import Trouble, Watched
 from headloom.training.trainer import Trainer
@@ -40,7 +41,7 @@ def find_cause(trainer: Trainer, watched: Watched) -> tuple[str, list[CountedBat
     The batches of the update are computed with the random numbers it had, those of this rank. Weights, gradients and
     generators are afterwards as they were before. Of several ranks all call it together.
     """
-    with nullcontext() if trainer.engine.can_look_again else trainer.engine.evaluating():
+    with nothing_compiled(), nullcontext() if trainer.engine.can_look_again else trainer.engine.evaluating():
         return _found(trainer, watched)
 
 
