@@ -193,10 +193,12 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
     os.mkfifo(pipe)
     with ThreadPoolExecutor() as pool:
         read = pool.submit(pipe.read_bytes)
-        (tmp_path / "in.txt").write_bytes(b"a\nb\n")
-        filter_into(pipe, source=tmp_path / "in.txt")
-        assert read.result() == b"A\nB\n"
+        (tmp_path / "in.txt").write_bytes(b"a\n" * 50)
+        predictor = Capitals()
+        filter_into(pipe, source=tmp_path / "in.txt", predictor=predictor, buffer_lines=64)
+        assert read.result() == b"A\n" * 50
     assert pipe.is_fifo()
+    assert predictor.sizes == [16, 32, 2]  # its reader gets the first lines as soon as one of stdout does
 
 
 def test_another_name_of_stdout_is_stdout(tmp_path, capfdbinary):

@@ -59,7 +59,7 @@ def filter_lines(
         with progress_bar(total=total, unit="line", is_wanted=not is_conversation) as bar:
             writer = _Writer(predictor, output, line_format, bar)
             try:
-                first_lines = FIRST_LINES if target == STANDARD_STREAM else buffer_lines
+                first_lines = FIRST_LINES if _is_stream(target) else buffer_lines
                 _pass_on(arriving, writer, first_lines, buffer_lines, is_conversation=is_conversation)
             except DataError:
                 predictor.finish()
@@ -194,10 +194,10 @@ def _output(path: Path) -> Iterator[TextIO]:
     name, is written to and never replaced, and of a link it is the file that it leads to which is replaced."""
     # What cannot be written is half of a surrogate pair, and JSON spells it as the error handler does.
     as_text: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}
-    if path == STANDARD_STREAM or _is_stdout(path):
+    if _is_stdout(path):
         with open(1, "w", closefd=False, **as_text) as stream:
             yield stream
-    elif path.exists() and not path.is_file():
+    elif _is_stream(path):
         with path.open("w", **as_text) as stream:
             yield stream
     else:
@@ -206,8 +206,15 @@ def _output(path: Path) -> Iterator[TextIO]:
 
 
 def _is_stdout(path: Path) -> bool:
-    """By another name, such as /dev/stdout: a file put in its place would not be where stdout goes."""
+    """Also by another name, such as /dev/stdout: a file put in its place would not be where stdout goes."""
+    if path == STANDARD_STREAM:
+        return True
     return sys.stdout is not None and path.exists() and os.path.samestat(path.stat(), os.fstat(1))
+
+
+def _is_stream(path: Path) -> bool:
+    """Somebody may read what is written while it is."""
+    return _is_stdout(path) or (path.exists() and not path.is_file())
 
 
 def _is_shown() -> bool:
