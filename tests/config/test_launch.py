@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headloom import commands
 from headloom.config import launch
 from headloom.config.claim import claimed
 
@@ -80,6 +81,13 @@ def test_an_entry_point_refuses_a_wrong_option_in_one_line_and_writes_nothing(na
     assert done.stderr.startswith(f"{name}.py: 'sede' is not an option")
     assert done.stderr.count("\n") == 1
     assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "translate"])
+def test_a_command_that_pip_installed_calls_itself_by_its_own_name(name, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/headloom-{name}", "sede=1"])
+    assert getattr(commands, name)() == 2
+    assert capsys.readouterr().err.startswith(f"headloom-{name}: 'sede' is not an option")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def run_once(work: Callable[[Any, frozenset[str]], object], *, name: str, conf: 
         if unused := [flag for flag in ("multirun", "info", "hydra_help", "shell_completion") if getattr(flags, flag)]:
             raise ConfigError(f"--{unused[0].replace('_', '-')} is a flag of train.py only: remove it")
         if several.num_processes() > 1:
-            raise ConfigError(f"{name}.py is one process: start it without torchrun")
+            raise ConfigError(f"{_command(name)} is one process: start it without torchrun")
         checked = _check(flags, name, conf)
         if flags.cfg is not None:
             sys.stdout.write(OmegaConf.to_yaml(checked.composed))
@@ -75,7 +75,7 @@ def run_once(work: Callable[[Any, frozenset[str]], object], *, name: str, conf: 
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it tells every step of a paired test
         work(checked.configs[0], checked.given)
 
-    return status_of(act, f"{name}.py")
+    return status_of(act, _command(name))
 
 
 def run_jobs(work: Callable[..., float], *, name: str, conf: Path) -> int:
@@ -119,10 +119,16 @@ def run_jobs(work: Callable[..., float], *, name: str, conf: Path) -> int:
         start()
 
     try:
-        status = status_of(act, f"{name}.py")
+        status = status_of(act, _command(name))
     finally:
         jobs.print_table()
     return status or jobs.status()
+
+
+def _command(name: str) -> str:
+    """How the user calls it: train.py, or headloom-train where pip installed it."""
+    installed = f"headloom-{name}"
+    return installed if Path(sys.argv[0]).stem == installed else f"{name}.py"
 
 
 @dataclass
