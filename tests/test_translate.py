@@ -110,6 +110,16 @@ def test_a_pair_without_a_tab_is_named(checkpoints, tmp_path):
     assert translate(checkpoints[0], b"a\tb\na b\n\t\n", tmp_path, **options)[1] == ""
 
 
+def test_a_wish_that_is_null_is_none(checkpoints, tmp_path):
+    """As a table with empty cells is written."""
+    wishes = dict.fromkeys(["prefix", "required", "forbidden", "seed"])
+    requests = [{"source": "a b", **wishes}, {"source": "a b"}]
+    with_null, plain = replies(checkpoints[0], requests, tmp_path, decoding=BeamConfig(**SHORT))
+    assert with_null == {**plain, **wishes}
+    with pytest.raises(DataError, match="line 1 has no text in field 'source'"):
+        replies(checkpoints[0], [{"source": None}], tmp_path, decoding=BeamConfig(**SHORT))
+
+
 def test_a_line_brings_its_own_wishes(checkpoints, tmp_path):
     beam = BeamConfig(**SHORT, beam_size=6)
     requests = [

@@ -37,6 +37,11 @@ class LabelledBatch:
     """The same rows in other segmentations, whose answers are averaged with those of this one."""
 
     @property
+    def segmentations(self) -> list[tuple[Tensor, Tensor | None]]:
+        """token_BS and allowed_BS of each segmentation of its rows."""
+        return [(one.token_BS, one.allowed_BS) for one in (self, *self.others)]
+
+    @property
     def num_tokens(self) -> int:
         """Real tokens of the text: what the speed is told in. The batch is on the host."""
         return self.token_BS.numel() if self.allowed_BS is None else int(self.allowed_BS.sum())

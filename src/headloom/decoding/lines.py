@@ -140,12 +140,13 @@ def _finite(text: str) -> float:
 
 
 def text_of(fields: Mapping[str, Any], name: str, *, default: str | None = None) -> str:
-    """The text of a field of a JSON line; without `default` it must be there.
+    """The text of a field of a JSON line; without `default` it must be there. null is as none.
 
     Raises:
         DataError: it is missing, or no text.
     """
-    value = fields.get(name, default)
+    value = fields.get(name)
+    value = default if value is None else value
     if not isinstance(value, str):
         raise DataError(f"has {'no text in' if name in fields else 'no'} field {name!r}")
     # Half of a surrogate pair, which JSON can write, is no character.
@@ -153,15 +154,16 @@ def text_of(fields: Mapping[str, Any], name: str, *, default: str | None = None)
 
 
 def texts_of(fields: Mapping[str, Any], name: str) -> list[str]:
-    """The texts of a field of a JSON line that holds a list; none where it is missing."""
-    values = fields.get(name, [])
+    """The texts of a field of a JSON line that holds a list; none where it is missing or null."""
+    values = fields.get(name)
+    values = [] if values is None else values
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise DataError(f"has no list of texts in field {name!r}")
     return [text_of({name: value}, name) for value in values]
 
 
 def whole_number_of(fields: Mapping[str, Any], name: str) -> int | None:
-    """The whole number, 0 or more, of a field of a JSON line; None where it is missing."""
+    """The whole number, 0 or more, of a field of a JSON line; None where it is missing or null."""
     value = fields.get(name)
     if value is None:
         return None

@@ -91,7 +91,7 @@ class ClassificationTask:
         nll = torch.zeros((), dtype=torch.float64, device=device)
         with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
-                log_p_BC = mean_log_probability(answers(model, batch, device))
+                log_p_BC = mean_log_probability(answers(model, batch.segmentations, device))
                 nll -= log_p_BC.gather(-1, batch.target.to(device)[:, None]).sum()
                 best_B = log_p_BC.max(-1)
                 gold[batch.rows] = batch.target.numpy()
@@ -107,15 +107,13 @@ class ClassificationTask:
         return Evaluation(values, scores, confusion, gold, predicted, probability)
 
 
-def on_device(batch: LabelledBatch, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """What the model takes of a batch."""
-    allowed = batch.allowed_BS
-    return batch.token_BS.to(device), None if allowed is None else allowed.to(device)
-
-
-def answers(model: Classifier, batch: LabelledBatch, device: torch.device) -> Tensor:
-    """What `model` answers to each segmentation of the rows of `batch`, one behind the other; float64."""
-    return torch.stack([model(*on_device(one, device)).double() for one in (batch, *batch.others)])
+def answers(model: Classifier, segmentations: Sequence[tuple[Tensor, Tensor | None]], device: torch.device) -> Tensor:
+    """What `model` answers to some rows, once for each segmentation (token_BS and allowed_BS) of them; float64."""
+    found = [
+        model(token_BS.to(device), None if allowed_BS is None else allowed_BS.to(device))
+        for token_BS, allowed_BS in segmentations
+    ]
+    return torch.stack([answer.double() for answer in found])
 
 
 def mean_log_probability(logits_KBC: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class RegressionTask:
         predicted = np.zeros(len(batches.tokens), np.float64)
         with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
-                output_B = answers(model, batch, device).mean(0).squeeze(-1).cpu().numpy()
+                output_B = answers(model, batch.segmentations, device).mean(0).squeeze(-1).cpu().numpy()
                 gold[batch.rows] = batch.target.numpy()
                 predicted[batch.rows] = self.centre + self.spread * output_B
         mse = float(np.square(gold - predicted).mean())

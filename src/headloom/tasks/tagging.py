@@ -15,7 +15,7 @@ from headloom.decoding.translator import evaluating_in
 from headloom.metrics import ClassScore
 from headloom.models.classifier import Classifier
 from headloom.nn.loss import IGNORE, LossSum
-from headloom.tasks.classification import label_loss, on_device
+from headloom.tasks.classification import answers, label_loss
 
 HEADLINES = {"f1": True, "accuracy": True, "loss": False}
 """Metrics that can choose the best checkpoint, and whether higher is better."""
@@ -96,7 +96,8 @@ class TaggingTask:
         with evaluating_in(model, device, autocast_dtype):
             for batch in progress_bar(batches, desc=description, unit="batch", leave=False):
                 has_tag_BS = batch.target != IGNORE
-                logits_NC = model(*on_device(batch, device))[has_tag_BS.to(device)].double()
+                [logits_BSC] = answers(model, batch.segmentations, device)
+                logits_NC = logits_BSC[has_tag_BS.to(device)]
                 target_N = batch.target[has_tag_BS].to(device)
                 nll -= logits_NC.log_softmax(-1).gather(-1, target_N[:, None]).sum()
                 num_targets += batch.num_targets

@@ -16,9 +16,10 @@ from headloom.data.mapped import Ranges
 from headloom.data.sampler import ordered_batches
 from headloom.data.tokenizer import tokenizer_from_state
 from headloom.decoding.lines import Reply, text_of
+from headloom.decoding.translator import evaluating_in
 from headloom.errors import ConfigError, DataError
 from headloom.models.classifier import Classifier
-from headloom.tasks.classification import mean_log_probability
+from headloom.tasks.classification import answers, mean_log_probability
 from headloom.tasks.tagging import outside_of
 from headloom.work.base import Trained
 
@@ -80,41 +81,33 @@ class LabelPredictor:
         dtype, device = self.trained.dtype, self.trained.device
         max_tokens = self.trained.config.trainer.max_tokens
         for batch in ordered_batches(lengths, lengths, max_tokens=max_tokens):
-            answers = []
-            for ids in all_ids:
-                token_BS, allowed_BS = padded_tokens(ids.take(batch), pad=self.tokenizer.pad_id)
-                allowed_BS = None if allowed_BS is None else allowed_BS.to(device)
-                with torch.inference_mode(), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-                    answers.append(self.model(token_BS.to(device), allowed_BS).double().cpu())
-            for row, answer in zip(batch.tolist(), self._mean(torch.stack(answers)), strict=True):
+            segmentations = [padded_tokens(ids.take(batch), pad=self.tokenizer.pad_id) for ids in all_ids]
+            with evaluating_in(self.model, device, dtype):
+                found = answers(self.model, segmentations, device).cpu()
+            told = mean_log_probability(found) if "names" in self.labels else found.mean(0)
+            for row, answer in zip(batch.tolist(), told, strict=True):
                 yield row, self._reply(answer, variants[0], row, items[row])
 
     def finish(self) -> None:
         pass
 
-    def _mean(self, answers: torch.Tensor) -> torch.Tensor:
-        """Of several segmentations, what is told of each text: log-probabilities of labels, or its value."""
-        if len(answers) == 1:
-            return answers[0]
-        return mean_log_probability(answers) if "names" in self.labels else answers.mean(0)
-
-    def _reply(self, logits: torch.Tensor, rows: Rows, row: int, text: str) -> Reply:
+    def _reply(self, answer: torch.Tensor, rows: Rows, row: int, text: str) -> Reply:
         num_tokens = len(rows.ids[row])
         if self.has_tags:
-            tags = self._tags(logits, rows, row, text)
+            tags = self._tags(answer, rows, row, text)
             return Reply(" ".join(tags), {"tags": tags}, num_tokens)
         if "names" not in self.labels:
-            value = self.labels["centre"] + self.labels["spread"] * logits.item()
+            value = self.labels["centre"] + self.labels["spread"] * answer.item()
             return Reply(f"{value:.6g}", {"value": value}, num_tokens)
-        best = logits.softmax(-1).max(-1)
-        label, probability = self.labels["names"][int(best.indices)], best.values.item()
+        best = answer.max(-1)
+        label, probability = self.labels["names"][int(best.indices)], best.values.exp().item()
         return Reply(f"{label}\t{probability:.6f}", {"label": label, "probability": probability}, num_tokens)
 
-    def _tags(self, logits_SC: torch.Tensor, rows: Rows, row: int, text: str) -> list[str]:
+    def _tags(self, log_p_SC: torch.Tensor, rows: Rows, row: int, text: str) -> list[str]:
         """A tag for each word; those that were cut off are outside of all."""
         assert rows.words is not None
         if not text:
             return []
         names = self.labels["names"]
-        tags = [names[i] for i in logits_SC[torch.from_numpy(rows.words[row])].argmax(-1).tolist()]
+        tags = [names[i] for i in log_p_SC[torch.from_numpy(rows.words[row])].argmax(-1).tolist()]
         return tags + [outside_of(names)] * (len(text.split(" ")) - len(tags))
