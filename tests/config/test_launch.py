@@ -97,6 +97,7 @@ def test_a_command_that_pip_installed_calls_itself_by_its_own_name(name, monkeyp
         (["-m", "--cfg", "job"], "--multirun and --cfg are two different things to do"),
         (["--config-name", "x"], "make it an experiment= of --config-dir FOLDER"),
         (["--experimental-rerun", "x.pickle"], "a pickle may run code"),
+        ([f"hydra.run.dir={300 * 'x'}"], "cannot be written (File name too long): choose another place"),
     ],
 )
 def test_a_wrong_flag_is_refused_in_one_line(

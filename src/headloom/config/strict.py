@@ -109,8 +109,12 @@ def check_can_be_written(option: str, path: Path, *, folder: bool) -> None:
     """`path` can be made or written to: a folder with all that leads to it, a file in a folder that is there.
 
     Raises:
-        ConfigError: something else is in its place, or its folder is missing or does not allow it.
+        ConfigError: something else is in its place, its folder is missing or does not allow it, or it is too long.
     """
+    try:
+        path.exists()
+    except OSError as error:
+        raise ConfigError(f"{option}={path} cannot be written ({error.strerror}): choose another place") from error
     if path.exists() and path.is_dir() is not folder:
         is_, wanted = ("file", "folder") if folder else ("folder", "file")
         raise ConfigError(f"{option}={path} is a {is_}: name a {wanted}")
