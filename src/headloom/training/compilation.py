@@ -32,9 +32,10 @@ def compile_blocks(model: nn.Module, device: torch.device) -> bool:
         reason = str(error).strip().split("\n", 1)[0][:200]
         logger.warning("trainer.compile: nothing can be compiled here (%s): going on without", reason)
         return False
-    for stack in blocks(model):
-        for block in stack:
-            block.forward = _compiled(block.forward)
+    found = [block for stack in blocks(model) for block in stack]
+    for block in found:
+        block.forward = _compiled(block.forward)
+    logger.info("%d blocks are compiled when they are first used: the first updates take far longer", len(found))
     return True
 
 
