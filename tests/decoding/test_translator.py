@@ -10,6 +10,7 @@ from headloom.decoding.counts import Counts
 from headloom.decoding.ranking import LengthPenalty, Ranking
 from headloom.decoding.requests import Beam, Greedy, Limits, Request, Sample
 from headloom.decoding.sampling import Truncation
+from headloom.decoding.scoring import score_pairs
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Sentence
 from headloom.decoding.translator import SPARE_TOKENS, Translator, evaluating
@@ -261,7 +262,7 @@ def test_every_score_is_the_forced_score_of_its_text(model, make_model):
             sources = [requests[row].source for row, found in some.answers(requests, Counts()) for _ in found]
             pairs = [(source, output.text) for source, output in zip(sources, outputs, strict=True)]
             num_compared = 0
-            for row, _, log_probs in some.force(pairs, Counts()):
+            for row, _, log_probs in score_pairs(some, pairs, Counts()):
                 if len(outputs[row].text) + 1 < outputs[row].num_tokens:
                     continue  # a token that no text holds
                 num_compared += 1
@@ -276,7 +277,7 @@ def test_the_positions_of_a_model_limit_what_is_forced(make_model, caplog):
     model = make_model(ByteTokenizer.vocab_size, position="learned", max_length=16)
     counts = Counts()
     pairs = [("x" * 9, "y" * 99), ("x" * 9, "y" * 15)]
-    found = dict((row, log_probs) for row, _, log_probs in translator(model).force(pairs, counts))
+    found = dict((row, log_probs) for row, _, log_probs in score_pairs(translator(model), pairs, counts))
     assert [len(found[0]), len(found[1])] == [16, 16]
     counts.report()
     assert "1 of 2 targets are longer than 16 tokens" in caplog.text

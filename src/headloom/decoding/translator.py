@@ -170,7 +170,7 @@ class Translator:
         sentences: dict[int, Sentence] = {}
         for row, ids in zip(written, encoded, strict=True):
             if ids:
-                sentences[row] = self._sentence(self._cut(ids, counts), requests[row])
+                sentences[row] = self._sentence(self.cut(ids, counts), requests[row])
         for row, request in enumerate(requests):
             if row not in sentences:
                 [prefix] = self.target_tokenizer.encode([request.prefix])
@@ -212,30 +212,6 @@ class Translator:
         with self.computing():
             return self.batch_search.search(sentences)
 
-    def force(self, pairs: Sequence[tuple[str, str]], counts: Counts) -> Iterator[tuple[int, list[str], list[float]]]:
-        """The row of each pair, the pieces of its target with eos behind, and the log-probability (nats) of each.
-
-        Teacher forcing: every piece given the source and the true pieces before it. Batch by batch, in no order.
-        """
-        counts.lines += len(pairs)
-        sources = [self._cut(ids, counts) for ids in self.source_tokenizer.encode([source for source, _ in pairs])]
-        targets = self.target_tokenizer.encode([target for _, target in pairs])
-        if self.positions is not None:
-            counts.longest_target = self.positions
-            counts.cut_targets += sum(len(ids) >= self.positions for ids in targets)
-            targets = [ids[: self.positions - 1] for ids in targets]
-        lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
-
-        def forced(rows: Sequence[int]) -> list[list[float]]:
-            with self.computing():
-                found = self.searcher.force([sources[row] for row in rows], [targets[row] for row in rows])
-            return [log_prob_T.tolist() for log_prob_T, _ in found]
-
-        for batch in _in_batches(lengths, lengths, self.max_tokens):
-            for rows, log_probs in in_halves(batch, forced):
-                for row, log_prob in zip(rows, log_probs, strict=True):
-                    yield row, self.target_tokenizer.pieces([*targets[row], self.target_tokenizer.eos_id]), log_prob
-
     @contextmanager
     def computing(self) -> Iterator[None]:
         """The models in evaluation mode, in their precision, without gradients; may be nested."""
@@ -262,7 +238,8 @@ class Translator:
             for hypothesis, (_, attention_TS) in zip(hypotheses, forced, strict=True)
         ]
 
-    def _cut(self, ids: list[int], counts: Counts) -> list[int]:
+    def cut(self, ids: list[int], counts: Counts) -> list[int]:
+        """As much of a source as the model takes."""
         if self.max_source_length is None or len(ids) < self.max_source_length:
             return ids
         counts.longest_source = self.max_source_length
@@ -296,11 +273,11 @@ class Translator:
         rows = self.method.rows_a_sentence
         lengths = [len(sentence.source) for sentence in sentences]
         if self.engine is not None:
-            return _in_batches(lengths, [1] * len(lengths), self.engine.num_sentences)
-        return _in_batches(lengths, [rows * max(len(s.source) + 1, s.longest) for s in sentences], self.max_tokens)
+            return in_batches(lengths, [1] * len(lengths), self.engine.num_sentences)
+        return in_batches(lengths, [rows * max(len(s.source) + 1, s.longest) for s in sentences], self.max_tokens)
 
 
-def _in_batches(lengths: Sequence[int], tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def in_batches(lengths: Sequence[int], tokens: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Places of each batch, the longest first: as many as have `max_tokens` if all are as large as the largest."""
     batch: list[int] = []
     tokens_a_place = 0

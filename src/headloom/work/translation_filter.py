@@ -8,6 +8,7 @@ from headloom.decoding.counts import Counts
 from headloom.decoding.lines import Reply, text_of, texts_of, whole_number_of
 from headloom.decoding.phrases import blank, forbidden_in, unwritable
 from headloom.decoding.requests import Beam, MinimumBayesRisk, Output, Request, Sample
+from headloom.decoding.scoring import score_pairs
 from headloom.decoding.translator import Translator
 from headloom.errors import DataError
 
@@ -145,7 +146,7 @@ class PairScorer:
 
     def answer(self, items: Sequence[tuple[str, str]]) -> Iterator[tuple[int, Reply]]:
         with self.translator.computing():
-            for place, pieces, log_probs in self.translator.force(items, self.counts):
+            for place, pieces, log_probs in score_pairs(self.translator, items, self.counts):
                 total = sum(log_probs)
                 tokens = [
                     {"piece": piece, "log_probability": _number(log_prob)}
