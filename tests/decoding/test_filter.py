@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -258,6 +259,20 @@ def test_a_line_is_answered_when_its_writer_pauses():
             assert process.stdout.readline() == word.upper() + b"\n"
         rest, errors = process.communicate()
     assert (rest, errors, process.returncode) == (b"", b"", 0)
+
+
+def test_pipes_with_a_name_carry_a_line_and_its_answer_in_turn(tmp_path):
+    source, target = tmp_path / "in", tmp_path / "out"
+    os.mkfifo(source)
+    os.mkfifo(target)
+    with ThreadPoolExecutor() as pool:
+        work = pool.submit(filter_into, target, source=source)
+        with source.open("wb", buffering=0) as writer, target.open("rb", buffering=0) as reader:
+            for line in (b"a\n", b"b\n"):
+                writer.write(line)
+                assert select.select([reader], [], [], 20)[0], "no answer while the writer waits for it"
+                assert reader.readline() == line.upper()
+        work.result()
 
 
 def test_an_interrupt_ends_the_work_while_the_writer_says_nothing():

@@ -135,7 +135,7 @@ def test_vectors_and_their_file_are_of_an_embedding_alone(make_config, tmp_path)
     run.train(make_config(folder=tmp_path / "data", trainer=EXACT | {"max_steps": 1}), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"out\.npy is for the vectors of a checkpoint of task=embedding"):
         translate(tmp_path / "run", tmp_path, "a\n")
-    with pytest.raises(ConfigError, match="normalize=True has no effect with task=translation"):
+    with pytest.raises(ConfigError, match="normalize=true has no effect with task=translation"):
         translate(tmp_path / "run", tmp_path, "a\n", normalize=True, output=tmp_path / "out")
 
 

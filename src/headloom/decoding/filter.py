@@ -54,8 +54,8 @@ def filter_lines(
     is_conversation = source == STANDARD_STREAM and sys.stdin is not None and sys.stdin.isatty()
     with opened(source) as (stream, name), _output(target) as output:
         lines = read_items(stream, name, predictor, line_format, on_bad_line)
-        arriving: Iterable[Read[Item] | Bad | None] = as_they_arrive(lines) if source == STANDARD_STREAM else lines
-        total = None if source == STANDARD_STREAM or not _is_shown() else _count_lines(source)
+        arriving: Iterable[Read[Item] | Bad | None] = lines if _is_file(source) else as_they_arrive(lines)
+        total = _count_lines(source) if _is_file(source) and _is_shown() else None
         with progress_bar(total=total, unit="line", is_wanted=not is_conversation) as bar:
             writer = _Writer(predictor, output, line_format, bar)
             try:
@@ -176,8 +176,12 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             stream = path.open("rb")
         except OSError as error:
             raise DataError(f"input={path} cannot be read ({error.strerror})") from error
-        with stream:
+        if _is_file(path):
+            with stream:
+                yield stream, str(path)
+        else:
             yield stream, str(path)
+            stream.close()  # only where the work ended well: see below
         return
     if sys.stdin is None:
         raise DataError("standard input is closed: set input=FILE, or pipe lines into it")
@@ -217,13 +221,16 @@ def _is_stream(path: Path) -> bool:
     return _is_stdout(path) or (path.exists() and not path.is_file())
 
 
+def _is_file(path: Path) -> bool:
+    """Whose lines are all there, where those of a pipe come as somebody writes them."""
+    return path != STANDARD_STREAM and path.is_file()
+
+
 def _is_shown() -> bool:
     return sys.stderr.isatty()
 
 
-def _count_lines(path: Path) -> int | None:
-    """For the progress bar; None for what can be read once only."""
-    if not path.is_file():
-        return None
+def _count_lines(path: Path) -> int:
+    """For the progress bar."""
     with path.open("rb") as stream:
         return sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))

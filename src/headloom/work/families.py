@@ -163,7 +163,7 @@ def predictor(trained: Trained, config: TranslateConfig, ensemble: Sequence[Trai
         ConfigError: an option has no meaning for this task, or the ensemble does not go together.
     """
     if config.normalize is not None and not isinstance(trained.config.task, schema_pretraining.EmbeddingConfig):
-        raise rules.no_effect(f"normalize={config.normalize}", f"task={trained.config.task.kind.name}")
+        raise rules.no_effect(f"normalize={str(config.normalize).lower()}", f"task={trained.config.task.kind.name}")
     if not isinstance(trained.config.task, schema_text.TranslationConfig | schema_language.LanguageModelingConfig):
         _refuse_decoding(config, trained)
     match trained.config.task:
