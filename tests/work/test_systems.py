@@ -203,6 +203,8 @@ def test_a_text_is_no_checkpoint_and_a_checkpoint_no_text(texts, tmp_path):
 def test_systems_are_named_by_what_tells_them_apart():
     assert system_names([Path("/r/checkpoints/best.pt"), Path("/r/checkpoints/last.pt")]) == ["best", "last"]
     assert system_names([Path("/r/a/checkpoints/best.pt"), Path("/r/b/checkpoints/best.pt")]) == ["a-best", "b-best"]
+    runs = [Path("/r/a/checkpoints/best.pt"), Path("/r/theirs.txt"), Path("/r/b/checkpoints/best.pt")]
+    assert system_names(runs) == ["a-best", "theirs", "b-best"]
     assert system_names([Path("/r/a.txt"), Path("/r/a.pt")]) == ["r-a-1", "r-a-2"]
 
 

@@ -241,10 +241,13 @@ def comparison_table(
 
 
 def system_names(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths, without suffix, that tell them apart; the folders in them joined by dashes."""
+    """The shortest end of each path, without suffix, that no other has; the folders in it joined by dashes."""
     ends = [path.with_suffix("").parts for path in paths]
-    for length in range(1, max(map(len, ends)) + 1):
-        names = ["-".join(part for part in end[-length:] if part not in ("/", "checkpoints")) for end in ends]
-        if len(set(names)) == len(names):
-            return names
+    names = []
+    for end in ends:
+        lengths = range(1, len(end))
+        length = next((n for n in lengths if sum(other[-n:] == end[-n:] for other in ends) == 1), len(end))
+        names.append("-".join(part for part in end[-length:] if part not in ("/", "checkpoints")))
+    if len(set(names)) == len(names):
+        return names
     return [f"{name}-{number}" for number, name in enumerate(names, start=1)]
