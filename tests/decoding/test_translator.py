@@ -13,9 +13,10 @@ from headloom.decoding.sampling import Truncation
 from headloom.decoding.scoring import score_pairs
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Sentence
-from headloom.decoding.translator import SPARE_TOKENS, Translator, evaluating
+from headloom.decoding.translator import SPARE_TOKENS, Translator
 from headloom.errors import DataError
 from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.evaluating import evaluating
 from headloom.work.translation_filter import TranslationPredictor
 
 CPU = torch.device("cpu")

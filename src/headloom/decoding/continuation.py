@@ -20,8 +20,8 @@ from headloom.decoding.phrases import check_phrases
 from headloom.decoding.requests import Beam, Greedy, Sample
 from headloom.decoding.sampling import sample_search
 from headloom.decoding.search import Hypothesis, greedy_search
-from headloom.decoding.translator import evaluating_in
 from headloom.models.lm import LanguageModel
+from headloom.nn.evaluating import evaluating_in
 
 
 @dataclass(frozen=True)

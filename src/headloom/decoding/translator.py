@@ -25,36 +25,13 @@ from headloom.decoding.requests import Limits, MinimumBayesRisk, Output, Request
 from headloom.decoding.search import NOTHING, Hypothesis
 from headloom.decoding.searcher import Searcher, Sentence
 from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.evaluating import evaluating_in
 from headloom.nn.packing import packed_weights
 
 logger = logging.getLogger(__name__)
 
 SPARE_TOKENS = 10
 """Tokens an output may have whatever its source; `max_ratio` says how many more for each token of the source."""
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in evaluation mode without gradients; afterwards each module is in the mode it was in.
-
-    Not `torch.inference_mode`: what a model makes on the way and keeps (a table
-    of positions that grew) could then not be used in training.
-    """
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def evaluating_in(model: nn.Module, device: torch.device, autocast_dtype: torch.dtype | None) -> Iterator[None]:
-    """`evaluating`, with matrix products on `device` in `autocast_dtype` (None: as the weights are)."""
-    with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
-        yield
 
 
 class Translator:

@@ -16,12 +16,12 @@ from headloom.decoding.beam import beam_search
 from headloom.decoding.continuation import Prompt
 from headloom.decoding.search import StepFunction
 from headloom.decoding.searcher import Sentence
-from headloom.decoding.translator import evaluating
 from headloom.models.classifier import Classifier
 from headloom.models.embedder import Embedder
 from headloom.models.lm import LanguageModel
 from headloom.models.masked import MaskedLanguageModel
 from headloom.models.seq2seq import Seq2Seq
+from headloom.nn.evaluating import evaluating
 from headloom.work.base import Trained
 from headloom.work.running_text import saved_tokenizer
 from headloom.work.translation_use import translator_of

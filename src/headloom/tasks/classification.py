@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from headloom import metrics
 from headloom.bar import progress_bar
 from headloom.data.labelled_batch import LabelledBatch, LabelledEvaluationBatches
-from headloom.decoding.translator import evaluating_in
 from headloom.metrics import ClassScore
 from headloom.models.classifier import Classifier
+from headloom.nn.evaluating import evaluating_in
 from headloom.nn.loss import LossSum
 
 HEADLINES = {"accuracy": True, "macro_f1": True, "loss": False}

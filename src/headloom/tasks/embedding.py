@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from headloom import metrics
 from headloom.data.sentence_batch import SentenceBatch, text_batches
 from headloom.data.tokenizer_base import Tokenizer
-from headloom.decoding.translator import evaluating_in
 from headloom.models.embedder import Embedder
+from headloom.nn.evaluating import evaluating_in
 from headloom.nn.loss import LossSum
 from headloom.ranks import ALONE, Ranks
 from headloom.tasks.scoring import CountedBatches, score_batches

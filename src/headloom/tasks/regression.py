@@ -12,8 +12,8 @@ import torch
 from headloom import metrics
 from headloom.bar import progress_bar
 from headloom.data.labelled_batch import LabelledBatch, LabelledEvaluationBatches
-from headloom.decoding.translator import evaluating_in
 from headloom.models.classifier import Classifier
+from headloom.nn.evaluating import evaluating_in
 from headloom.nn.loss import LossSum
 from headloom.tasks.classification import answers
 

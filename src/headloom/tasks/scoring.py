@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headloom.bar import progress_bar
-from headloom.decoding.translator import evaluating_in
+from headloom.nn.evaluating import evaluating_in
 from headloom.ranks import Ranks
 from headloom.tasks.base import Task
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headloom.decoding.translator import evaluating_in
+from headloom.nn.evaluating import evaluating_in
 from headloom.training.engine import CountedBatch
 from headloom.training.trainer import StepReport, Trainer
 

@@ -11,10 +11,10 @@ from headloom.data.labelled import TextsOnly, split_texts
 from headloom.data.labelled_batch import LabelledBatch, LabelledBatches
 from headloom.data.labelled_store import tokenize_rows
 from headloom.data.tokenizer import tokenizer_from_state
-from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.classifier import Classifier
 from headloom.nn.attention import recording_attention
+from headloom.nn.evaluating import evaluating
 from headloom.ranks import Ranks
 from headloom.tasks.classification import Evaluation
 from headloom.tasks.regression import RegressionEvaluation

@@ -16,9 +16,9 @@ from headloom.data.mapped import Ranges
 from headloom.data.sampler import ordered_batches
 from headloom.data.tokenizer import tokenizer_from_state
 from headloom.decoding.lines import Reply, text_of
-from headloom.decoding.translator import evaluating_in
 from headloom.errors import ConfigError, DataError
 from headloom.models.classifier import Classifier
+from headloom.nn.evaluating import evaluating_in
 from headloom.tasks.classification import answers, mean_log_probability
 from headloom.tasks.tagging import outside_of
 from headloom.work.base import Trained

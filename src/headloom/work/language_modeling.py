@@ -10,10 +10,10 @@ from headloom.config.schema import TrainConfig
 from headloom.data.text_batch import TextBatch
 from headloom.data.text_store import TextTokens
 from headloom.decoding.continuation import Prompt
-from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.lm import LanguageModel
 from headloom.nn.attention import recording_attention
+from headloom.nn.evaluating import evaluating
 from headloom.ranks import Ranks
 from headloom.tasks.language_modeling import LanguageModelingTask
 from headloom.work.running_text import RunningTextWork, saved_tokenizer

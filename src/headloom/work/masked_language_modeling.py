@@ -9,10 +9,10 @@ from headloom import build_pretraining
 from headloom.config.schema import TrainConfig
 from headloom.data.labelled_batch import LabelledBatch
 from headloom.data.masking import mask_id
-from headloom.decoding.translator import evaluating, evaluating_in
 from headloom.insight.samples import Sample
 from headloom.models.masked import MaskedLanguageModel
 from headloom.nn.attention import recording_attention
+from headloom.nn.evaluating import evaluating, evaluating_in
 from headloom.nn.loss import IGNORE
 from headloom.ranks import Ranks
 from headloom.tasks.masked_language_modeling import MaskedLanguageModelingTask

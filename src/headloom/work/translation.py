@@ -14,10 +14,10 @@ from headloom.data.batch import Batch, EvaluationBatches, TrainingBatches
 from headloom.data.text import Corpus
 from headloom.data.token_store import tokenize_pairs, warn_of_unknown
 from headloom.data.tokenizer_base import Tokenizer
-from headloom.decoding.translator import evaluating
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn.attention import recording_attention
+from headloom.nn.evaluating import evaluating
 from headloom.ranks import Ranks
 from headloom.tasks.translation import TranslationTask
 from headloom.work.warm_start import WarmStart
