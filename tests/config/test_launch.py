@@ -311,7 +311,7 @@ def test_a_run_whose_folder_cannot_be_written_to_any_more_says_so_in_one_line(
 
 
 def test_a_run_that_is_refused_leaves_no_folder_behind(program: Path, tmp_path: Path) -> None:
-    """But one that was there, with what it held, stays."""
+    """But one that was there, with what it held, stays. The log, which goes with it, is not said to be lost."""
     other = tmp_path / "other.pt"
     other.write_bytes(b"")
     for folder in ("new", "used"):
@@ -319,4 +319,5 @@ def test_a_run_that_is_refused_leaves_no_folder_behind(program: Path, tmp_path: 
             (tmp_path / folder / "samples").mkdir(parents=True)
         done = run(program, ["seed=5", f"resume={other}", f"hydra.run.dir={folder}"], tmp_path)
         assert (done.returncode, done.stderr.count("last.pt is damaged")) == (1, 1)
+        assert "lost" not in done.stderr
         assert (tmp_path / folder).exists() is (folder == "used")

@@ -160,6 +160,9 @@ def test_a_mistake_in_a_preset_is_refused_with_its_file(tmp_path: Path) -> None:
     (presets / "bad.yaml").write_text("# @package _global_\nmodel:\n  d_modle: 3\n", encoding="utf-8")
     message = "In 'experiment/bad': 'model.d_modle' is not an option. Did you mean 'model.d_model'?"
     assert refusal("experiment=bad", presets=tmp_path) == message
+    (presets / "bad.yaml").write_text("# @package _global_\ntokenizer:\n  dropout: 0.1\n", encoding="utf-8")
+    message = "In 'experiment/bad': 'tokenizer.dropout' is an option only with tokenizer=bpe: choose that"
+    assert refusal("experiment=bad tokenizer=unigram", presets=tmp_path) == message
     (presets / "bad.yaml").write_text("# @package _global_\nseed: x\n", encoding="utf-8")
     assert refusal("experiment=bad", presets=tmp_path).startswith("In 'experiment/bad': seed: Value 'x' of type 'str'")
     (presets / "worse.yaml").write_text("a: [\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import logging
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ class LogFile(logging.FileHandler):
         super().__init__(filename, encoding=encoding, delay=True)  # opened where an error is met as any other
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.stream is None and not Path(self.baseFilename).parent.exists():
+            return  # the run was refused and its folder removed; the other handlers say why
         try:
             super().emit(record)
         except OSError:  # it cannot even be opened

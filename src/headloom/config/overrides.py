@@ -224,11 +224,10 @@ class _Checker:
             raise ConfigError(f"'{override.input_line}' is refused: {reason}") from error
 
     def _not_an_option(self, name: str, known: list[str]) -> str:
-        group, _, option = name.partition(".")
-        owners = [c for c, schema in CHOICES.get(group, {}).items() if option in {f.name for f in fields(schema)}]
+        group = name.partition(".")[0]
+        owners = _owners(name)
         if owners and group in GROUPS[self.name]:
-            choose = " or ".join(f"{group}={owner}" for owner in owners)
-            return f"'{name}' is not an option here, only with {choose}: choose that, or remove it"
+            return f"'{name}' is not an option here, only with {' or '.join(owners)}: choose that, or remove it"
         if owners or (group not in known and group in GROUPS["train"]):
             return f"'{name}' is not an option of {self.name}.py: what it sets comes from the checkpoint"
         near = suggestion(name, [*known, *GROUPS[self.name]]) or ": docs/options.md lists them all"
@@ -269,6 +268,13 @@ def _names(node: DictConfig, prefix: str = "") -> list[str]:
     return names
 
 
+def _owners(name: str) -> list[str]:
+    """The choices of a group that have the option, such as tokenizer=bpe."""
+    group, _, option = name.partition(".")
+    choices = CHOICES.get(group, {})
+    return [f"{group}={choice}" for choice, schema in choices.items() if option in {f.name for f in fields(schema)}]
+
+
 def _listed(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
@@ -299,6 +305,8 @@ def _explain_composition(error: HydraException) -> str:
     where = lines[0].partition(": ")[0]
     if f"Key '{keys[0].rpartition('.')[2]}' not in" not in lines[1]:
         return f"{where}: {keys[0]}: {lines[1]}"
+    if owners := _owners(keys[0]):
+        return f"{where}: '{keys[0]}' is an option only with {' or '.join(owners)}: choose that"
     schemas: list[tuple[str, type[Any]]] = [("trainer", TrainerConfig)]
     schemas += [(group, schema) for group, choices in CHOICES.items() for schema in choices.values()]
     known = {f"{group}.{field.name}": None for group, schema in schemas for field in fields(schema)}
