@@ -127,13 +127,13 @@ class WarmStart:
             100 * fit.share,
             ", ".join(in_short(fit.taken, names)),
         )
-        for what, found in (
-            ("fresh, since the checkpoint lacks them", in_short(fit.fresh, names)),
-            ("fresh, since their shapes differ", shapes),
-            ("not taken, since this model lacks them", in_short(fit.unused, list(weights))),
+        for level, what, found in (
+            (logging.INFO, "fresh, since the checkpoint lacks them", in_short(fit.fresh, names)),
+            (logging.WARNING, "fresh, since their shapes differ", shapes),
+            (logging.INFO, "not taken, since this model lacks them", in_short(fit.unused, list(weights))),
         ):
             if found:
-                logger.info("warm start: %s: %s", what, ", ".join(found))
+                logger.log(level, "warm start: %s: %s", what, ", ".join(found))
         self._warn_of_other_parts(config)
 
     def _warn_of_other_parts(self, config: TrainConfig) -> None:
