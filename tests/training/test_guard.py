@@ -198,6 +198,20 @@ def test_a_checkpoint_saved_among_losses_off_their_course_is_not_from_before(
     assert load_checkpoint(tmp_path / "step_8.pt")["guard"]["num_spiking"] == 0
 
 
+def test_the_best_checkpoint_is_not_of_the_course_that_a_rollback_left(
+    make_loop, make_adam_trainer, tmp_path, monkeypatch
+):
+    """The run goes back to step 6, over the validation of step 8, which was the best one."""
+    monkeypatch.setattr(module, "FEWEST", 4)
+    monkeypatch.setattr(module, "SPIKE_UPDATES", 3)
+    trainer = make_adam_trainer()
+    options = {"policy": "rollback", "save_every": 2, "evaluate_every": 2, "max_steps": 12}
+    loop = make_loop(iter([5.0, 4.0, 3.0, 1.0, 6.0, 6.0, 6.0]), trainer=trainer, folder=tmp_path, **options)
+    trainer.learning_rate = lambda step: 3.0 if step == 6 and not loop.guard.num_rollbacks else 1e-3
+    assert loop.run(Interrupt()) == 3.0
+    assert load_checkpoint(tmp_path / "best.pt")["step"] == 6
+
+
 def test_an_average_that_the_checkpoint_has_not_begins_again_with_its_weights(make_loop, make_adam_trainer, tmp_path):
     """trainer.average_decay, switched on when the run was resumed: what went wrong is in no average."""
     trainer = make_adam_trainer()

@@ -204,7 +204,7 @@ class Loop:
         )
 
     def take_best(self, resumed_from: Path) -> None:
-        """The best checkpoint so far comes along from where the run is resumed from: no later one may beat it."""
+        """The best checkpoint so far comes along from where the run goes on: no later one may beat it."""
         best = self.ranking.best
         if best.headline is not None:
             self.ranks.first_does(lambda: self.checkpoints.take_best(resumed_from, step=best.step))
@@ -261,6 +261,7 @@ class Loop:
         self.trainer.load_state(contents)
         self.guard.rolled_back(contents.get("guard", self.guard.state()))
         self._load_records(contents)
+        self.take_best(before)
         self.saved_step = None  # the place in the data is a later one
         self.restart_records(self.trainer.step)
 
