@@ -313,7 +313,7 @@ def test_every_yaml_file_composes(choices: dict[str, str], tmp_path: Path) -> No
         data: ["data.path=a"] for data in ("tsv", "jsonl", "labelled", "conll", "text")
     }
     of_files = ("chnsenticorp_masked", "sst2", "trec", "mrpc", "stsb", "wnut17", "simcse")
-    needed_by_recipe = {recipe: ["data.path=a"] for recipe in of_files}
+    needed_by_recipe = {recipe: ["data.path=a"] for recipe in of_files} | {"chnsenticorp_warm": ["warm_start=a"]}
     line = [f"{group}={choice}" for group, choice in choices.items()] + needed.get(choices.get("data", ""), [])
     line += needed_by_recipe.get(choices.get("experiment", ""), [])
     for config in check(line, conf=CONF, name="train", base=tmp_path).configs:
