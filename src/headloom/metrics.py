@@ -137,12 +137,12 @@ def paired_bootstrap(
     for name, theirs in ours.items():
         results: list[Any] = found[theirs]
         first, *others = (Resampled(float(r.score), float(r.mean), float(r.ci), r.p_value) for r in results)
-        resampled[name] = [first, *(replace(r, p_value=1.0) if _is_same(r, first) else r for r in others)]
+        # The first has no p: one that differs from it in that alone scores as it does.
+        resampled[name] = [
+            first,
+            *(replace(r, p_value=1.0) if replace(r, p_value=None) == first else r for r in others),
+        ]
     return resampled, {name: str(signatures[theirs]) for name, theirs in ours.items()}
-
-
-def _is_same(one: Resampled, other: Resampled) -> bool:
-    return (one.value, one.mean, one.interval) == (other.value, other.mean, other.interval)
 
 
 def mutual_chrf(texts: Sequence[str]) -> NDArray[np.float64]:
