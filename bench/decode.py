@@ -30,7 +30,14 @@ SIZES = {
     "tiny": (4, 128, 256, 4, 10_000),
     "base": (6, 512, 2048, 8, 32_000),
 }
-CANDIDATES = ("transformers", "CTranslate2 float32", "CTranslate2 int8", "Headloom float32", "Headloom bfloat16")
+CANDIDATES = (
+    "transformers",
+    "CTranslate2 float32",
+    "CTranslate2 int8",
+    "Headloom float32",
+    "Headloom float16",
+    "Headloom bfloat16",
+)
 FLOAT32 = ("transformers", "CTranslate2 float32", "Headloom float32")
 JOBS = [(1, 1), (5, 1), (1, 64), (5, 64)]
 """Beam size and lines of a batch."""
@@ -62,14 +69,18 @@ def our_decode(size: str, precision: str) -> Decode:
     from headloom.decoding.requests import Beam, Limits
     from headloom.decoding.searcher import Sentence
     from headloom.decoding.translator import Translator
-    from headloom.nn.packing import pack_weights
+    from headloom.nn.packing import hold_in_float16, pack_weights
     from headloom.training.memory import keep_freed_memory
-    from headloom.training.precision import autocast_dtype
+    from headloom.training.precision import dtype_of_use
 
     keep_freed_memory()
     model, device = our_model(size), torch.device("cpu")
-    dtype = autocast_dtype(precision, device)
-    pack_weights(model, dtype or torch.float32)  # as translate.py does
+    dtype = dtype_of_use(precision, device)
+    # As translate.py does.
+    if precision == "float16":
+        hold_in_float16(model)
+    else:
+        pack_weights(model, dtype or torch.float32)
     tokenizer = ByteTokenizer()  # has the special ids; texts are not asked for
     translators = {
         beam: Translator(

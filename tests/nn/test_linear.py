@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from headloom.nn import products
 from headloom.nn.filled_rows import filled
 from headloom.nn.linear import Linear, linear
 from headloom.nn.products import SMALLEST_FLOAT32, product
@@ -68,6 +69,17 @@ def test_a_frozen_weight_gets_no_gradient():
 def test_a_small_layer_in_float32_is_pytorchs_own_product_to_the_last_bit():
     layer, x = Linear(5, 6), torch.randn(33, 5)
     assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_avx_512_products_are_pytorchs_to_the_last_bit(monkeypatch, dtype):
+    """oneDNN has no bfloat16 there, and is slower than MKL in float32."""
+    monkeypatch.setattr(products, "FLOAT32_IS_ONEDNNS", False)
+    monkeypatch.setattr(products, "BFLOAT16_IS_ONEDNNS", False)
+    layer, x = Linear(64, SMALLEST_FLOAT32 // 64), torch.randn(33, 64)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+        assert layer(x).dtype is dtype
+        assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
 
 
 @pytest.mark.parametrize("shape", [(3, 7, 64), (65, 64), (1, 64), (0, 64)])

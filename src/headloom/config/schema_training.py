@@ -22,7 +22,7 @@ class Precision(Enum):
     auto = "auto"  # bfloat16 where the device computes it fast, else float32
     float32 = "float32"
     bfloat16 = "bfloat16"
-    float16 = "float16"  # with a loss scaler; GPU only
+    float16 = "float16"  # training with a loss scaler, on a GPU only; else on a CPU of weights alone
 
 
 class Engine(Enum):
@@ -165,7 +165,10 @@ class TrainerConfig:
             raise rules.no_effect(f"trainer.min_steps={self.min_steps}", "trainer.patience=null")
         if self.patience is not None and self.evaluate_every is None:
             raise rules.no_effect("trainer.patience", "trainer.evaluate_every=null")
-        check_precision("trainer.", self.device, self.precision)
+        if self.precision is Precision.float16 and self.device is Device.cpu:  # without a loss scaler it underflows
+            raise ConfigError(
+                "trainer.precision=float16 cannot be used with trainer.device=cpu: use trainer.precision=bfloat16"
+            )
         if self.engine is Engine.fsdp and self.precision is Precision.float16:
             raise ConfigError(
                 "trainer.engine=fsdp cannot be used with trainer.precision=float16, whose overflow a rank would see "
@@ -184,11 +187,3 @@ class TrainerConfig:
                 raise ConfigError(
                     f"trainer.{option}={count} asks for more checkpoints than are kept: raise trainer.{kept}={num_kept}"
                 )
-
-
-def check_precision(section: str, device: Device, precision: Precision) -> None:
-    """float16 underflows without a loss scaler, which only the GPU path has."""
-    if precision is Precision.float16 and device is Device.cpu:
-        raise ConfigError(
-            f"{section}precision=float16 cannot be used with {section}device=cpu: use {section}precision=bfloat16"
-        )

@@ -9,7 +9,7 @@ from omegaconf import MISSING
 from headloom.config import rules
 from headloom.config.schema_decoding import DecodingConfig, DecodingEngine, ScoreConfig, check_engine, check_search
 from headloom.config.schema_position import StretchConfig
-from headloom.config.schema_training import Device, Precision, check_precision
+from headloom.config.schema_training import Device, Precision
 from headloom.errors import ConfigError
 
 
@@ -91,7 +91,7 @@ class EvaluateConfig:
     device: Device = Device.auto
     """Where it computes: auto (a GPU when there is one), cpu or cuda."""
     precision: Precision = Precision.auto
-    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
+    """Type of the matrix products: auto, float32, bfloat16 or float16 (on a CPU of the weights alone)."""
     output: Path | None = None
     """Folder for evaluation.json, the texts and the plot by source length. null: evaluation/valid, /test or /files in
     the checkpoint's run folder, comparison/ in place of evaluation/ with compare, and nothing written for
@@ -102,7 +102,6 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         check_search("evaluate.py", self.decoding)
-        check_precision("", self.device, self.precision)
         if self.decoding.engine is DecodingEngine.ctranslate2:
             check_ctranslate2(self)
         rules.together("hypothesis", self.hypothesis, "reference", self.reference)
@@ -194,13 +193,12 @@ class TranslateConfig:
     device: Device = Device.auto
     """Where it computes: auto (a GPU when there is one), cpu or cuda."""
     precision: Precision = Precision.auto
-    """Type of the matrix products: auto, float32, bfloat16 or float16 (GPU only)."""
+    """Type of the matrix products: auto, float32, bfloat16 or float16 (on a CPU of the weights alone)."""
     buffer_lines: int = 1024
     """Lines read ahead and sorted by length before they are answered; a pause of whoever writes them ends the wait, so
     that at a terminal each line is answered at once."""
 
     def __post_init__(self) -> None:
-        check_precision("", self.device, self.precision)
         if self.decoding.engine is DecodingEngine.ctranslate2:
             check_ctranslate2(self)
         rules.at_least("buffer_lines", self.buffer_lines, 1)

@@ -26,6 +26,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating_in(model: nn.Module, device: torch.device, autocast_dtype: torch.dtype | None) -> Iterator[None]:
-    """`evaluating`, with matrix products on `device` in `autocast_dtype` (None: as the weights are)."""
-    with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+    """`evaluating`, with matrix products on `device` in `autocast_dtype`.
+
+    None: as the weights are; so is float16 on a CPU, where it is of weights alone (packing.py).
+    """
+    is_cast = autocast_dtype is not None and not (autocast_dtype is torch.float16 and device.type == "cpu")
+    with evaluating(model), torch.autocast(device.type, dtype=autocast_dtype, enabled=is_cast):
         yield

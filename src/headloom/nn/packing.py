@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from headloom.nn.linear import Linear
+from headloom.nn.packed import SMALLEST_PACKED, can_be_packed
 
 
 def pack_weights(model: nn.Module, dtype: torch.dtype) -> list[Linear]:
-    """Pack the linear layers of `model` where that helps: on a CPU with oneDNN. Returns those that were not packed yet.
+    """Pack the linear layers of `model` where that helps: on a CPU. Returns those that were not packed yet.
 
     The weights must not change from here.
     """
@@ -18,6 +19,22 @@ def pack_weights(model: nn.Module, dtype: torch.dtype) -> list[Linear]:
     for layer in layers:
         layer.pack(dtype)
     return layers
+
+
+@torch.no_grad()
+def hold_in_float16(model: nn.Module) -> None:
+    """Round the weights that float16 packs to it, and pack them for good, on a CPU with FBGEMM.
+
+    Raises:
+        OverflowError: a weight is beyond float16; those before it are rounded.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, Linear) and layer.weight.numel() >= SMALLEST_PACKED:
+            half_OI = layer.weight.to(torch.float16)
+            if not half_OI.isfinite().all():
+                raise OverflowError(f"{name}.weight holds {layer.weight.abs().max():.3g}, which is beyond float16")
+            layer.weight.copy_(half_OI)
+    pack_weights(model, torch.float16)
 
 
 @contextmanager
@@ -38,6 +55,5 @@ def _can_be_packed(layer: Linear, dtype: torch.dtype) -> bool:
         and type(weight) is nn.Parameter  # not one that is divided among ranks
         and weight.device.type == "cpu"
         and weight.dtype is torch.float32
-        and dtype in (torch.float32, torch.bfloat16)
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and can_be_packed(dtype)
     )

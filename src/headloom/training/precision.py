@@ -5,6 +5,7 @@ import logging
 import torch
 
 from headloom.errors import ConfigError
+from headloom.nn.packed import can_be_packed
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,19 @@ def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
             return torch.bfloat16 if has_fast_bfloat16(device) else None
         case _:
             raise AssertionError(precision)
+
+
+def dtype_of_use(precision: str, device: torch.device) -> torch.dtype | None:
+    """`autocast_dtype` of a model that is not trained: float16 on a CPU then is of weights alone (nn/packing.py).
+
+    Raises:
+        ConfigError: nothing multiplies weights of float16 on this CPU.
+    """
+    if precision != "float16" or device.type != "cpu":
+        return autocast_dtype(precision, device)
+    if not can_be_packed(torch.float16):
+        raise ConfigError("precision=float16 on a CPU needs x86 with AVX2: use float32 or bfloat16")
+    return torch.float16
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from headloom.build_stretched import stretch_config, stretch_model
@@ -19,10 +20,11 @@ from headloom.config.schema_decoding import as_trained, check_engine, difference
 from headloom.config.schema_position import StretchConfig
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
 from headloom.decoding.lines import Predictor
-from headloom.errors import ConfigError
+from headloom.errors import CheckpointError, ConfigError
 from headloom.nn.init import NothingDrawn
+from headloom.nn.packing import hold_in_float16
 from headloom.training.checkpoint import load_checkpoint, load_weights
-from headloom.training.precision import autocast_dtype, choose_device
+from headloom.training.precision import choose_device, dtype_of_use
 from headloom.work.base import Trained, Work
 from headloom.work.warm_start import WarmStart
 
@@ -63,7 +65,7 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     """The model of a checkpoint, which needs no other file, with its positions changed as `position` says.
 
     Raises:
-        CheckpointError: the file cannot be read, or does not fit this version.
+        CheckpointError: the file cannot be read, does not fit this version, or holds weights beyond the precision.
         ConfigError: the device or precision is not to be had here, or the positions cannot be changed so.
     """
     target = choose_device(device)
@@ -79,9 +81,15 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
         stretch_model(model, stretched)
         config = stretched
     model.to(target).eval()
+    dtype = dtype_of_use(precision, target)
+    if dtype is torch.float16 and target.type == "cpu":
+        try:
+            hold_in_float16(model)
+        except OverflowError as error:
+            raise CheckpointError(f"{path}: {error}: use precision=float32") from error
     step = contents["step"]
     kept = {name: value for name, value in contents.items() if name not in ("average", "optimizer")}
-    return Trained(config, model, kept, step, target, autocast_dtype(precision, target))
+    return Trained(config, model, kept, step, target, dtype)
 
 
 def fresh_model(config: TrainConfig, contents: Mapping[str, Any]) -> nn.Module:
