@@ -25,7 +25,10 @@ from headloom.config.schema_text import BpeConfig, ByteConfig, Headline, Transla
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split, TranslateConfig
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
+from headloom.nn import packed, packing
+from headloom.nn.packed import can_be_packed
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
+from headloom.work.families import load_trained
 from headloom.work.results_file import write_results
 
 ROOT = Path(__file__).parent.parent
@@ -321,6 +324,37 @@ def test_bfloat16_trains_and_translates_with_float32_weights(make_config, tmp_pa
     assert losses[-1] < losses[0]
     assert {w.dtype for w in load_checkpoint(best(tmp_path / "run"))["model"].values()} == {torch.float32}
     assert len(translate(best(tmp_path / "run"), b"a\nb c\n", tmp_path, precision=Precision.bfloat16).split(b"\n")) == 3
+
+
+@pytest.mark.skipif(not can_be_packed(torch.float16), reason="FBGEMM is not here")
+def test_in_float16_on_a_cpu_translating_and_scoring_use_the_rounded_weights(trained, tmp_path, monkeypatch):
+    for module in (packed, packing):
+        monkeypatch.setattr(module, "SMALLEST_PACKED", 1)
+    exact, rounded = (
+        load_trained(best(trained), device="cpu", precision=name).model.state_dict() for name in ("float32", "float16")
+    )
+    name = "decoder.blocks.0.feed_forward.up.weight"
+    assert torch.equal(rounded[name], exact[name].half().float())
+    assert not torch.equal(rounded[name], exact[name])
+
+    source, text = tmp_path / "source.txt", b"a\nb c\nc b a\n"
+    source.write_bytes(text)
+    data = EvaluateDataConfig(source=source, target=source)
+    options = {"decoding": BEAM, "device": Device.cpu, "precision": Precision.float16}
+    run.evaluate(EvaluateConfig(checkpoint=best(trained), data=data, output=tmp_path / "scores", **options))
+    translated = translate(best(trained), text, tmp_path, **options)
+    assert (tmp_path / "scores" / "hypotheses.txt").read_bytes() == translated
+
+
+@pytest.mark.skipif(not can_be_packed(torch.float16), reason="FBGEMM is not here")
+def test_a_weight_beyond_float16_is_one_line(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "SMALLEST_PACKED", 1)
+    contents = torch.load(best(trained), weights_only=True)
+    for weights in (contents["model"], contents["average"]["weights"]):
+        weights["decoder.blocks.0.feed_forward.up.weight"].fill_(1e5)
+    torch.save(contents, tmp_path / "large.pt")
+    with pytest.raises(CheckpointError, match=r"large.pt: decoder.*up.weight holds 1e\+05.*use precision=float32"):
+        load_trained(tmp_path / "large.pt", device="cpu", precision="float16")
 
 
 def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> Path:

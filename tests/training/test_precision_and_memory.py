@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from headloom.errors import ConfigError
+from headloom.training import precision
 from headloom.training.memory import keep_freed_memory
-from headloom.training.precision import autocast_dtype, choose_device, has_fast_bfloat16
+from headloom.training.precision import autocast_dtype, choose_device, dtype_of_use, has_fast_bfloat16
 
 CPU = torch.device("cpu")
 
@@ -19,6 +20,19 @@ def test_float16_on_a_cpu_is_refused():
     """B50: there is no loss scaler there."""
     with pytest.raises(ConfigError, match=r"precision=float16 needs a GPU; on a CPU use bfloat16 or float32"):
         autocast_dtype("float16", CPU)
+
+
+def test_float16_on_a_cpu_is_for_use_alone_and_needs_what_multiplies_it(monkeypatch):
+    monkeypatch.setattr(precision, "can_be_packed", lambda dtype: True)
+    assert dtype_of_use("float16", CPU) is torch.float16
+    monkeypatch.setattr(precision, "can_be_packed", lambda dtype: False)
+    with pytest.raises(ConfigError, match="precision=float16 on a CPU needs x86 with AVX2: use float32 or bfloat16"):
+        dtype_of_use("float16", CPU)
+
+
+@pytest.mark.parametrize("name", ["float32", "auto"])
+def test_a_model_in_use_has_the_other_precisions_of_training(name):
+    assert dtype_of_use(name, CPU) is autocast_dtype(name, CPU)
 
 
 def test_bfloat16_is_taken_where_asked_with_a_warning_where_it_is_slow(caplog):
