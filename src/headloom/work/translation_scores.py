@@ -7,7 +7,9 @@ Loads no torch. A row of the table by length is a mapping: `shortest` and `longe
 import gzip
 import importlib.metadata
 import importlib.util
+import logging
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,6 +128,8 @@ def _comet_model(name: str) -> Any:
     require_comet()
     from comet import download_model, load_from_checkpoint
 
+    for chatty in ("comet", "pytorch_lightning"):  # about devices that are not there, and services to subscribe to
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         return load_from_checkpoint(name if Path(name).is_file() else download_model(name))
     except Exception as error:  # it raises whatever its own packages do, and plain Exception
@@ -148,7 +152,11 @@ def comet_scores(name: str, texts: Texts) -> np.ndarray:
         {"src": source, "mt": hypothesis, "ref": reference}
         for source, hypothesis, reference in zip(texts.sources, texts.hypotheses, texts.references, strict=True)
     ]
-    found = _comet_model(name).predict(samples, batch_size=16, gpus=int(torch.cuda.is_available()), progress_bar=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its packages complain of each other
+        found = _comet_model(name).predict(
+            samples, batch_size=16, gpus=int(torch.cuda.is_available()), progress_bar=sys.stderr.isatty()
+        )
     return np.asarray(found.scores, dtype=np.float64)
 
 
