@@ -17,8 +17,9 @@ title() { printf '\n== %s\n' "$*"; }
 # How many updates fit is measured, since machines differ by far: the run itself is then an ordinary one, whose length,
 # learning rates and result are fixed.
 updates_that_fit() {
-    local trial
+    set -e  # what "$(...)" runs does not inherit it: a trial that failed must not become a number of updates
     trial=$(mktemp -d)
+    trap 'rm -rf "$trial"' EXIT
     "$python" train.py experiment=demo hydra.run.dir="$trial" trainer.max_steps=120 trainer.log_every=40 \
         trainer.evaluate_every=null trainer.save_every=null task.headline=loss </dev/null >&2
     "$python" - "$trial/metrics.jsonl" $((demo_seconds - other_seconds - SECONDS)) <<'END'
@@ -31,7 +32,6 @@ last = [record for record in records if "train/loss" in record][-1]  # the first
 fit = int(seconds) * last["train/tokens_per_second"] / last["train/tokens_per_update"]
 print(max(200, int(fit)))
 END
-    rm -r "$trial"
 }
 
 # What follows reads nothing from the user's pipe, which waits for the end.

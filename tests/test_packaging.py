@@ -1,7 +1,9 @@
 """What is installed is what is declared, and what the documents tell to type exists."""
 
+import os
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -88,3 +90,18 @@ def test_links_in_the_documents_lead_somewhere():
         path = ROOT / document
         for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
             assert (path.parent / link).exists(), f"{document}: {link}"
+
+
+def test_a_demo_whose_trial_fails_ends_there_and_leaves_no_number_of_updates(tmp_path):
+    """The next one would take it: with an empty trainer.max_steps it was refused, until somebody removed the file."""
+    (tmp_path / "demo.sh").write_bytes((ROOT / "demo.sh").read_bytes())
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "asked: $*" >&2\nexit 3\n', encoding="utf-8")
+    python.chmod(0o755)
+    (tmp_path / "trials").mkdir()
+    environment = os.environ | {"PYTHON": str(python), "TMPDIR": str(tmp_path / "trials")}
+    done = subprocess.run(["bash", tmp_path / "demo.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.count("asked: ") == 1
+    assert not (tmp_path / "outputs/demo/max-steps").exists()
+    assert not list((tmp_path / "trials").iterdir())

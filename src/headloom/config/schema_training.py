@@ -167,7 +167,7 @@ class TrainerConfig:
             raise rules.no_effect("trainer.patience", "trainer.evaluate_every=null")
         if self.precision is Precision.float16 and self.device is Device.cpu:  # without a loss scaler it underflows
             raise ConfigError(
-                "trainer.precision=float16 cannot be used with trainer.device=cpu: use trainer.precision=bfloat16"
+                "trainer.precision=float16 cannot be used with trainer.device=cpu: use trainer.precision=auto"
             )
         if self.engine is Engine.fsdp and self.precision is Precision.float16:
             raise ConfigError(

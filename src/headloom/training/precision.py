@@ -30,7 +30,7 @@ def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
             return torch.bfloat16
         case "float16":
             if device.type == "cpu":
-                raise ConfigError("precision=float16 needs a GPU; on a CPU use bfloat16 or float32")
+                raise ConfigError("precision=float16 needs a GPU; on a CPU use auto, bfloat16 where that is fast")
             return torch.float16
         case "auto":
             return torch.bfloat16 if has_fast_bfloat16(device) else None
