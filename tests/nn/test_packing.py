@@ -52,23 +52,33 @@ def test_held_in_float16_a_layer_computes_in_float32_with_the_weights_rounded(bi
 
 @needs_float16
 @torch.no_grad()
-def test_small_layers_are_not_rounded_to_float16_and_queries_joined_with_keys_and_values_are():
-    small, query, key_value = Linear(4, 5), Linear(NUM_INPUTS, NUM_OUTPUTS), Linear(NUM_INPUTS, 2 * NUM_OUTPUTS)
-    weight_OI = small.weight.clone()
-    hold_in_float16(nn.ModuleList([small, query, key_value]))
+def test_queries_too_small_to_be_packed_have_the_same_weights_joined_with_keys_and_values():
+    query, key_value = Linear(NUM_INPUTS, NUM_OUTPUTS // 2), Linear(NUM_INPUTS, NUM_OUTPUTS)
+    rounded_OI = query.weight.half().float()
+    hold_in_float16(nn.ModuleList([query, key_value]))
     x_NI = torch.randn(3, NUM_INPUTS)
-    assert torch.equal(small.weight, weight_OI)
     joined = query.joined(key_value)
     assert joined is not None
-    torch.testing.assert_close(joined(x_NI), torch.cat([query(x_NI), key_value(x_NI)], dim=-1))
+    assert torch.equal(query.weight, rounded_OI)
+    torch.testing.assert_close(joined(x_NI), torch.cat([query(x_NI), key_value(x_NI)], dim=-1), atol=1e-5, rtol=1e-5)
 
 
 @needs_float16
-def test_a_weight_beyond_float16_is_named():
-    layer = nn.ModuleDict({"up": Linear(NUM_INPUTS, NUM_OUTPUTS)})
+@pytest.mark.parametrize("num_outputs", [NUM_OUTPUTS // 2, NUM_OUTPUTS])
+def test_a_weight_beyond_float16_is_named(num_outputs):
+    layer = nn.ModuleDict({"up": Linear(NUM_INPUTS, num_outputs)})
     with torch.no_grad():
         layer["up"].weight[3, 4] = -7e4
     with pytest.raises(OverflowError, match=r"up\.weight holds 7e\+04, which is beyond float16"):
+        hold_in_float16(layer)
+
+
+@needs_float16
+def test_a_weight_that_is_not_finite_is_refused_in_place_of_made_finite():
+    layer = nn.ModuleDict({"up": Linear(NUM_INPUTS, NUM_OUTPUTS)})
+    with torch.no_grad():
+        layer["up"].weight[3, 4] = torch.nan
+    with pytest.raises(ValueError, match=r"up\.weight holds numbers that are not finite"):
         hold_in_float16(layer)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from headloom.nn.linear import Linear
-from headloom.nn.packed import SMALLEST_PACKED, can_be_packed
+from headloom.nn.packed import can_be_packed
 
 
 def pack_weights(model: nn.Module, dtype: torch.dtype) -> list[Linear]:
@@ -23,13 +23,19 @@ def pack_weights(model: nn.Module, dtype: torch.dtype) -> list[Linear]:
 
 @torch.no_grad()
 def hold_in_float16(model: nn.Module) -> None:
-    """Round the weights that float16 packs to it, and pack them for good, on a CPU with FBGEMM.
+    """Round the weights of every linear layer to float16, and pack them for good, on a CPU with FBGEMM.
+
+    Small ones too, which are multiplied in float32: joined with others (linear.py) they are packed, and a search is to
+    have the weights of the loss.
 
     Raises:
         OverflowError: a weight is beyond float16; those before it are rounded.
+        ValueError: one is not finite, which FBGEMM would make finite.
     """
     for name, layer in model.named_modules():
-        if isinstance(layer, Linear) and layer.weight.numel() >= SMALLEST_PACKED:
+        if isinstance(layer, Linear):
+            if not layer.weight.isfinite().all():
+                raise ValueError(f"{name}.weight holds numbers that are not finite")
             half_OI = layer.weight.to(torch.float16)
             if not half_OI.isfinite().all():
                 raise OverflowError(f"{name}.weight holds {layer.weight.abs().max():.3g}, which is beyond float16")

@@ -87,6 +87,8 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
             hold_in_float16(model)
         except OverflowError as error:
             raise CheckpointError(f"{path}: {error}: use precision=float32") from error
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}. Has its training diverged?") from error
     step = contents["step"]
     kept = {name: value for name, value in contents.items() if name not in ("average", "optimizer")}
     return Trained(config, model, kept, step, target, dtype)
