@@ -271,14 +271,16 @@ class TrainingRun:
 
     def _record(self, step: int, values: Mapping[str, float]) -> None:
         self.dashboard.record(step, values)
+        if self.num_graphs != (number := num_graphs()):
+            self.num_graphs = number
+            logger.info("compiled graphs: %d", number)
+            if self.started is not None:
+                self.started = step, time.monotonic()  # those to come take far less than the updates that compiled
         if self.started is not None and step > self.started[0]:
             first_step, started_at = self.started
             seconds = (time.monotonic() - started_at) / (step - first_step) * (self.config.trainer.max_steps - step)
             logger.info("about %s of training to go, validations not counted", time_left(seconds))
             self.started = None
-        if self.num_graphs != (number := num_graphs()):
-            self.num_graphs = number
-            logger.info("compiled graphs: %d", number)
 
     def _score_average(self, path: Path) -> None:
         """Score the mean of checkpoints in `path`, in place of the weights that were trained."""
