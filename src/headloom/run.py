@@ -97,6 +97,11 @@ def evaluate(config: EvaluateConfig, given: frozenset[str] | None = None) -> dic
             one = families.decoding_as_trained(one, trained, given)
         return families.evaluate(trained, one, folder, [_load(config, more) for more in config.ensemble])
 
+    for path in config.compare:
+        if path.is_dir():  # before another system is scored, which may take hours
+            from headloom.export.use import check_exported
+
+            check_exported(path, config)
     return evaluate_systems(config, output, score, task_of=_task_of)
 
 

@@ -220,6 +220,12 @@ def test_evaluating_scores_what_it_writes(checkpoint, folder, tmp_path):
     )
     assert len(compared["systems"]) == 2
     assert "paired_bootstrap" in compared
+    refused = tmp_path / "refused"
+    exact = {**CPU, "precision": Precision.float32, "decoding": GreedyConfig(max_length=12)}
+    data = EvaluateDataConfig(split=Split.valid)
+    with pytest.raises(ConfigError, match="precision=float32 has no effect"):  # before the checkpoint is scored
+        run.evaluate(EvaluateConfig(checkpoint=checkpoint, compare=[folder], data=data, output=refused, **exact))
+    assert not refused.exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from headloom.decoding.ctranslate2_engine import CTranslate2Engine
 from headloom.errors import CheckpointError, ConfigError
 from headloom.export.command import refuse_obstacle, write_checked
 from headloom.export.ctranslate2 import CTranslate2, engine_of
-from headloom.export.folder import read_description, sha256_of
+from headloom.export.folder import Description, read_description, sha256_of
 from headloom.export.formats import require_ctranslate2
 from headloom.export.sample import Sample
 from headloom.training.precision import choose_device
@@ -37,6 +37,14 @@ def load_exported(folder: Path, config: EvaluateConfig | TranslateConfig) -> Tra
         CheckpointError: the folder is no export, or one that nothing here runs.
         ConfigError: the program that runs it is not installed, or has not the search.
     """
+    description = check_exported(folder, config)
+    target = choose_device(config.device.name)
+    engine = engine_of(description.config, folder, device=target.type)
+    return Trained(description.config, None, description.contents, description.step, target, None, engine)
+
+
+def check_exported(folder: Path, config: EvaluateConfig | TranslateConfig) -> Description:
+    """What an export says of itself, once it can be run as `config` says; raises as `load_exported`."""
     description = read_description(folder)
     if description.format != CTranslate2.name or not isinstance(description.config.task, TranslationConfig):
         raise CheckpointError(
@@ -47,9 +55,7 @@ def load_exported(folder: Path, config: EvaluateConfig | TranslateConfig) -> Tra
         raise ConfigError(f"decoding.engine=headloom needs a checkpoint's file, and {folder} is an export: remove it")
     check_ctranslate2(config)
     require_ctranslate2(f"checkpoint={folder}")
-    target = choose_device(config.device.name)
-    engine = engine_of(description.config, folder, device=target.type)
-    return Trained(description.config, None, description.contents, description.step, target, None, engine)
+    return description
 
 
 def with_engine(trained: Trained, checkpoint: Path) -> Trained:
