@@ -25,7 +25,7 @@ from headloom.config.schema_text import BpeConfig, ByteConfig, Headline, Transla
 from headloom.config.schema_training import Device, Precision
 from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, Split, TranslateConfig
 from headloom.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
-from headloom.nn import packed, packing
+from headloom.nn import packed
 from headloom.nn.packed import can_be_packed
 from headloom.training.checkpoint import load_checkpoint, save_checkpoint
 from headloom.work.families import load_trained
@@ -328,8 +328,7 @@ def test_bfloat16_trains_and_translates_with_float32_weights(make_config, tmp_pa
 
 @pytest.mark.skipif(not can_be_packed(torch.float16), reason="FBGEMM is not here")
 def test_in_float16_on_a_cpu_translating_and_scoring_use_the_rounded_weights(trained, tmp_path, monkeypatch):
-    for module in (packed, packing):
-        monkeypatch.setattr(module, "SMALLEST_PACKED", 1)
+    monkeypatch.setattr(packed, "SMALLEST_PACKED", 1)
     exact, rounded = (
         load_trained(best(trained), device="cpu", precision=name).model.state_dict() for name in ("float32", "float16")
     )
@@ -347,8 +346,7 @@ def test_in_float16_on_a_cpu_translating_and_scoring_use_the_rounded_weights(tra
 
 
 @pytest.mark.skipif(not can_be_packed(torch.float16), reason="FBGEMM is not here")
-def test_a_weight_beyond_float16_is_one_line(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "SMALLEST_PACKED", 1)
+def test_a_weight_beyond_float16_is_one_line(trained, tmp_path):
     contents = torch.load(best(trained), weights_only=True)
     for weights in (contents["model"], contents["average"]["weights"]):
         weights["decoder.blocks.0.feed_forward.up.weight"].fill_(1e5)

@@ -34,6 +34,17 @@ def test_no_source_occurs_twice_in_the_three_parts():
     assert len({source for part in parts for source, _ in part}) == 60
 
 
+def test_training_has_most_of_the_few_sequences_of_one_symbol():
+    """In the order of drawing, validation and test would take them all."""
+    corpus = synthetic(SyntheticTask.reverse, num_train=2000, num_valid=200)
+    assert sum(len(source) == 1 for source, _ in corpus.train) >= 18
+
+
+def test_as_many_can_be_held_out_as_there_are_of_one_length():
+    corpus = synthetic(SyntheticTask.copy, num_train=10, num_valid=50, num_symbols=15, min_length=2, max_symbols=2)
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (10, 50, 50)
+
+
 def test_the_seed_decides_the_sequences():
     """If this fails, made-up corpora have changed: say so where results on them are recorded."""
     first, again, other = (list(synthetic(COPY, num_train=20, num_valid=5, seed=seed).train) for seed in (1, 1, 2))

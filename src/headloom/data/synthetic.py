@@ -29,7 +29,9 @@ def synthetic(
 
     There are as many test pairs as validation pairs, and no source occurs
     twice in the corpus. Each length is drawn equally often until its sequences
-    run short. The same arguments give the same corpus on every machine.
+    run short; a tenth of them at most is held out for validation and test, or
+    the share of all that these need where that is more. The same arguments give
+    the same corpus on every machine.
 
     Raises:
         ConfigError: a number is out of its range, or more than half of all sequences there are would be needed.
@@ -49,17 +51,31 @@ def synthetic(
     # Half at most, so that drawing until a new one comes does not take long.
     draw = random.Random(f"{seed} {num_symbols} {min_length} {max_symbols}")
     symbols = [_symbol(i) for i in range(num_symbols)]
-    sources: dict[str, None] = {}
-    while len(sources) < needed:
+    # Otherwise training would have none of the shortest sequences, of which there are few.
+    room = {
+        length: max(-(-(num_symbols**length) // 10), -(-(num_symbols**length) * 2 * num_valid // possible))
+        for length in range(min_length, max_symbols + 1)
+    }
+    drawn: set[str] = set()
+    held_out: list[str] = []
+    train: list[str] = []
+    while len(held_out) < 2 * num_valid or len(train) < num_train:
         length = draw.randint(min_length, max_symbols)
-        sources[" ".join(draw.choices(symbols, k=length))] = None
-    pairs = [(source, _target(task, source)) for source in sources]
-    ends = (0, num_valid, 2 * num_valid, needed)
-    test, valid, train = (
-        PairList(pairs[start:end], name=f"{task.name}, {split}")
-        for start, end, split in zip(ends[:-1], ends[1:], ("test", "valid", "train"), strict=True)
-    )
-    return Corpus(name=task.name, train=train, valid=valid, test=test)
+        source = " ".join(draw.choices(symbols, k=length))
+        if source in drawn:
+            continue
+        drawn.add(source)
+        if len(held_out) < 2 * num_valid and room[length] > 0:
+            room[length] -= 1
+            held_out.append(source)
+        else:
+            train.append(source)
+    parts = {"train": train[:num_train], "valid": held_out[num_valid:], "test": held_out[:num_valid]}
+    pairs = {
+        split: PairList([(source, _target(task, source)) for source in sources], name=f"{task.name}, {split}")
+        for split, sources in parts.items()
+    }
+    return Corpus(name=task.name, **pairs)
 
 
 def _target(task: SyntheticTask, source: str) -> str:
