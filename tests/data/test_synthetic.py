@@ -36,12 +36,12 @@ def test_no_source_occurs_twice_in_the_three_parts():
 
 def test_training_has_most_of_the_few_sequences_of_one_symbol():
     """In the order of drawing, validation and test would take them all."""
-    corpus = synthetic(SyntheticTask.reverse, num_train=2000, num_valid=200)
+    corpus = synthetic(REVERSE, num_train=2000, num_valid=200)
     assert sum(len(source) == 1 for source, _ in corpus.train) >= 18
 
 
 def test_as_many_can_be_held_out_as_there_are_of_one_length():
-    corpus = synthetic(SyntheticTask.copy, num_train=10, num_valid=50, num_symbols=15, min_length=2, max_symbols=2)
+    corpus = synthetic(COPY, num_train=10, num_valid=50, num_symbols=15, min_length=2, max_symbols=2)
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (10, 50, 50)
 
 

@@ -42,7 +42,8 @@ def synthetic(
     if not 1 <= min_length <= max_symbols:
         raise ConfigError(f"data.min_length={min_length} must be from 1 to data.max_symbols={max_symbols}")
     needed = num_train + 2 * num_valid
-    possible = sum(num_symbols**length for length in range(min_length, max_symbols + 1))
+    count_of = {length: num_symbols**length for length in range(min_length, max_symbols + 1)}
+    possible = sum(count_of.values())
     if 2 * needed > possible:
         raise ConfigError(
             f"data.num_train={num_train} and twice data.num_valid={num_valid} are more than half of the {possible} "
@@ -52,10 +53,7 @@ def synthetic(
     draw = random.Random(f"{seed} {num_symbols} {min_length} {max_symbols}")
     symbols = [_symbol(i) for i in range(num_symbols)]
     # Otherwise training would have none of the shortest sequences, of which there are few.
-    room = {
-        length: max(-(-(num_symbols**length) // 10), -(-(num_symbols**length) * 2 * num_valid // possible))
-        for length in range(min_length, max_symbols + 1)
-    }
+    room = {length: max(-(-count // 10), -(-count * 2 * num_valid // possible)) for length, count in count_of.items()}
     drawn: set[str] = set()
     held_out: list[str] = []
     train: list[str] = []

@@ -43,15 +43,13 @@ class Packed:
         self.weight_OI = weight_OI.detach()
         self.bias_O = None if bias_O is None else bias_O.detach()
         self.packed_OI = self.half_OI = None
-        if dtype is torch.bfloat16:
-            self.bias_O = None if bias_O is None else bias_O.detach().to(dtype)
+        is_large = weight_OI.numel() >= SMALLEST_PACKED
+        if dtype is torch.float16:
+            if is_large:
+                self.half_OI = torch.ops.quantized.linear_prepack_fp16(self.weight_OI, self.bias_O)
+        elif is_large or dtype is torch.bfloat16:
+            self.bias_O = None if self.bias_O is None else self.bias_O.to(dtype)
             self.packed_OI = torch.ops.mkldnn._reorder_linear_weight(self.weight_OI.to(dtype).contiguous())
-        elif weight_OI.numel() < SMALLEST_PACKED:
-            return
-        elif dtype is torch.float16:
-            self.half_OI = torch.ops.quantized.linear_prepack_fp16(self.weight_OI, self.bias_O)
-        else:
-            self.packed_OI = torch.ops.mkldnn._reorder_linear_weight(self.weight_OI.contiguous())
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         num_rows = x_NI.numel() // x_NI.size(-1)
