@@ -355,6 +355,18 @@ def test_a_weight_beyond_float16_is_one_line(trained, tmp_path):
         load_trained(tmp_path / "large.pt", device="cpu", precision="float16")
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_weights_that_are_not_finite_are_used_by_no_command(trained, tmp_path, precision):
+    if precision == "float16" and not can_be_packed(torch.float16):
+        pytest.skip("FBGEMM is not here")
+    contents = torch.load(best(trained), weights_only=True)
+    name = "decoder.blocks.0.feed_forward.up.weight"
+    contents["average"]["weights"][name].view(-1)[0] = torch.nan
+    torch.save(contents, tmp_path / "broken.pt")
+    with pytest.raises(CheckpointError, match=rf"broken\.pt: {name} holds numbers that are not finite"):
+        load_trained(tmp_path / "broken.pt", device="cpu", precision=precision)
+
+
 def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> Path:
     path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8", newline="\n")
     return path

@@ -70,7 +70,7 @@ def test_weights_that_are_not_finite_are_not_exported(checkpoint, tmp_path):
     contents["model"][name].view(-1)[0] = math.nan
     del contents["magic"], contents["format"]
     save_checkpoint(tmp_path / "broken.pt", contents)
-    with pytest.raises(CheckpointError, match=rf"broken\.pt cannot be exported: {name} holds numbers that are not fin"):
+    with pytest.raises(CheckpointError, match=rf"broken\.pt: {name} holds numbers that are not finite"):
         exported(tmp_path / "broken.pt", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

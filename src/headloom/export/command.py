@@ -11,7 +11,7 @@ from headloom import build_labelled
 from headloom.config.schema_export import ExportConfig
 from headloom.config.strict import EXPORT_NAME
 from headloom.data.whole_files import folder_written_beside
-from headloom.errors import CheckpointError, ConfigError
+from headloom.errors import ConfigError
 from headloom.export import gate
 from headloom.export.base import Format
 from headloom.export.folder import sha256_of, write_description
@@ -38,7 +38,6 @@ def export(config: ExportConfig) -> None:
     format = format_of(config)
     trained = load_trained(config.checkpoint, device="cpu", precision="float32")
     refuse_obstacle(format, trained, config.checkpoint)
-    refuse_broken_weights(trained, config.checkpoint)
     if (number := build_labelled.num_segmentations(trained.config)) > 1:
         logger.warning(
             "the export answers one segmentation of a text, where translate.py takes the mean over %d "
@@ -55,16 +54,6 @@ def refuse_obstacle(format: Format, trained: Trained, checkpoint: Path) -> None:
             f"format={format.name} cannot express {obstacle}, with which {checkpoint} was trained: docs/export.md says "
             "what each format holds"
         )
-
-
-def refuse_broken_weights(trained: Trained, checkpoint: Path) -> None:
-    assert trained.model is not None
-    for name, weight in trained.model.named_parameters():
-        if not weight.isfinite().all():
-            raise CheckpointError(
-                f"{checkpoint} cannot be exported: {name} holds numbers that are not finite; choose a checkpoint from "
-                "before its training diverged"
-            )
 
 
 def write_checked(format: Format, trained: Trained, sample: Sample, checkpoint: Path, output: Path) -> None:

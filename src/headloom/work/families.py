@@ -65,7 +65,8 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     """The model of a checkpoint, which needs no other file, with its positions changed as `position` says.
 
     Raises:
-        CheckpointError: the file cannot be read, does not fit this version, or holds weights beyond the precision.
+        CheckpointError: the file cannot be read or does not fit this version, or its weights are not finite or beyond
+            the precision.
         ConfigError: the device or precision is not to be had here, or the positions cannot be changed so.
     """
     target = choose_device(device)
@@ -77,6 +78,12 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     load_weights(model, contents.pop("model"), path=path)
     if contents["average"] is not None:
         model.load_state_dict(contents["average"]["weights"], strict=False)  # parameters; tied ones once
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise CheckpointError(
+                f"{path}: {name} holds numbers that are not finite; choose a checkpoint from before its training "
+                "diverged"
+            )
     if stretched is not config:
         stretch_model(model, stretched)
         config = stretched
@@ -87,8 +94,6 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
             hold_in_float16(model)
         except OverflowError as error:
             raise CheckpointError(f"{path}: {error}: use precision=float32") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {error}. Has its training diverged?") from error
     step = contents["step"]
     kept = {name: value for name, value in contents.items() if name not in ("average", "optimizer")}
     return Trained(config, model, kept, step, target, dtype)
