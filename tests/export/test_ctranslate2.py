@@ -247,15 +247,11 @@ def test_a_search_that_it_has_not_is_refused(folder, tmp_path, decoding, message
     ("search", "options", "message"),
     [
         ({"coverage_penalty": 0.2}, {}, r"has no decoding\.coverage_penalty=0\.2: remove it, or name"),
-        (
-            {"max_tokens": 99},
-            {},
-            r"decoding\.max_tokens=99 has no effect with decoding\.engine=ctranslate2, which makes",
-        ),
+        ({"max_tokens": 99}, {}, r"decoding\.max_tokens=99 has no effect with CTranslate2, which makes"),
         ({"required": ["a"]}, {}, r"has no decoding\.required=\['a'\]"),
         ({}, {"alignments": True, "format": LineFormat.jsonl}, "has no alignments: remove it"),
         ({}, {"ensemble": [Path("other.pt")]}, "has no ensemble: remove it"),
-        ({}, {"precision": Precision.float32}, "precision=float32 has no effect with decoding.engine=ctranslate2"),
+        ({}, {"precision": Precision.float32}, "precision=float32 has no effect with CTranslate2"),
         ({}, {"position": StretchConfig(scaling=Scaling.yarn, factor=2.0)}, "position has no effect with"),
     ],
 )
@@ -269,7 +265,7 @@ def test_an_option_that_it_has_not_is_refused_by_name(folder, tmp_path, search, 
 
 def test_wishes_of_a_line_that_it_has_not_are_refused_by_name(folder, tmp_path):
     decoding = BeamConfig(max_length=12, beam_size=3)
-    refused = r"line 2 has a field .prefix., which decoding\.engine=ctranslate2 does not take"
+    refused = r"line 2 has a field .prefix., which CTranslate2 does not take"
     with pytest.raises(DataError, match=refused):
         replies(folder, [{"source": "a"}, {"source": "a", "prefix": "b"}], tmp_path, decoding=decoding)
     plain, other = replies(

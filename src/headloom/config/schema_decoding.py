@@ -280,15 +280,14 @@ def check_engine(decoding: DecodingConfig) -> None:
     Raises:
         ConfigError: it has not the search, or an option of it.
     """
-    engine = "decoding.engine=ctranslate2"
     if not isinstance(decoding, GreedyConfig | BeamConfig):
-        raise ConfigError(f"{engine} has no decoding={decoding.kind.name}: choose greedy or beam")
+        raise ConfigError(f"CTranslate2 has no decoding={decoding.kind.name}: choose greedy or beam")
     if decoding.max_tokens != DecodingConfig.max_tokens:
-        raise rules.no_effect(f"decoding.max_tokens={decoding.max_tokens}", f"{engine}, which makes its own batches")
+        raise rules.no_effect(f"decoding.max_tokens={decoding.max_tokens}", "CTranslate2, which makes its own batches")
     for option in ("repetition_penalty", "coverage_penalty", "required"):
         value = getattr(decoding, option, None)
         if value != getattr(type(decoding)(), option, None):
             raise ConfigError(
-                f"{engine} has no decoding.{option}={value}: remove it, or name the checkpoint's own file with "
+                f"CTranslate2 has no decoding.{option}={value}: remove it, or name the checkpoint's own file with "
                 "decoding.engine=headloom"
             )

@@ -138,14 +138,15 @@ def check_ctranslate2(config: "EvaluateConfig | TranslateConfig") -> None:
     """
     check_engine(config.decoding)
     if config.precision is not Precision.auto:
-        raise rules.no_effect(
-            f"precision={config.precision.name}", "decoding.engine=ctranslate2, which computes as it was exported"
-        )
+        raise rules.no_effect(f"precision={config.precision.name}", "CTranslate2, which computes as it was exported")
     if config.position != StretchConfig():
-        raise rules.no_effect("position", "decoding.engine=ctranslate2, whose positions are those of the training")
+        raise rules.no_effect("position", "CTranslate2, whose positions are those of the training")
     for option in ("ensemble", "alignments"):
         if getattr(config, option, None):
-            raise ConfigError(f"decoding.engine=ctranslate2 has no {option}: remove it, or decoding.engine")
+            raise ConfigError(
+                f"CTranslate2 has no {option}: remove it, or name the checkpoint's own file with "
+                "decoding.engine=headloom"
+            )
 
 
 class LineFormat(Enum):

@@ -44,7 +44,7 @@ class TranslationPredictor:
         method = self.translator.method
         if self.translator.engine is not None and (request.prefix or request.required):
             name = "prefix" if request.prefix else "required"
-            raise DataError(f"has a field {name!r}, which decoding.engine=ctranslate2 does not take")
+            raise DataError(f"has a field {name!r}, which CTranslate2 does not take")
         if request.required and not (isinstance(method, Beam) and method.beam_size > 1):
             raise DataError("has a field 'required', which needs decoding=beam and decoding.beam_size above 1")
         draws = isinstance(method, Sample) or (
