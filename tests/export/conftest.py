@@ -22,22 +22,43 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def checkpoint(make_config: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the copy task, trained until its outputs end and mostly are copies."""
-    folder = tmp_path_factory.mktemp("copy")
-    trainer = EXACT | {"max_steps": 150, "evaluate_every": None, "save_every": None}
-    data = {"num_train": 300, "num_valid": 20}
+def _copies(
+    make_config: Callable[..., TrainConfig],
+    folder: Path,
+    *,
+    trainer: dict[str, Any],
+    data: dict[str, Any],
+    lr: float,
+    **model: Any,
+) -> Path:
+    """Checkpoint of the copy task."""
     config = make_config(
         folder / "data",
-        trainer=trainer,
+        trainer=EXACT | {"evaluate_every": None, "save_every": None} | trainer,
         data=data,
-        optimizer=AdamConfig(lr=1e-2),
-        model={"dropout": 0.0},
+        optimizer=AdamConfig(lr=lr),
+        model={"dropout": 0.0, **model},
         task=TranslationConfig(label_smoothing=0.0),  # smoothing gives pad a tenth of so small a vocabulary
     )
     run.train(config, folder / "run")
     return folder / "run" / "checkpoints" / "last.pt"
+
+
+@pytest.fixture(scope="session")
+def checkpoint(make_config: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained until its outputs end and mostly are copies."""
+    folder = tmp_path_factory.mktemp("copy")
+    data = {"num_train": 300, "num_valid": 20}
+    return _copies(make_config, folder, trainer={"max_steps": 150}, data=data, lr=1e-2)
+
+
+@pytest.fixture(scope="session")
+def wide_checkpoint(make_config: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained until its outputs are copies, and so wide that they stay that with weights of eight bits, also on a
+    processor that adds the products of eight bits in sixteen (AVX2)."""
+    folder = tmp_path_factory.mktemp("wide_copy")
+    trainer, data = {"max_steps": 400, "max_tokens": 400}, {"num_train": 2000, "num_valid": 100}
+    return _copies(make_config, folder, trainer=trainer, data=data, lr=3e-3, d_model=64, d_ff=128)
 
 
 @pytest.fixture(scope="session")
