@@ -206,6 +206,24 @@ def test_checkpoints_and_translations_are_compared_in_one_table(trained, tmp_pat
         )
 
 
+def test_checkpoints_of_other_test_sets_are_refused_before_one_is_scored(trained, tmp_path, capsys):
+    contents = load_checkpoint(best(trained))
+    contents["config"]["data"]["num_symbols"] = 4
+    save_checkpoint(tmp_path / "other.pt", contents)
+    output = tmp_path / "compared"
+    options = {"compare": [tmp_path / "other.pt"], "decoding": BEAM, "output": output, **FLOAT32}
+    with pytest.raises(
+        DataError, match=rf"{tmp_path}/other\.pt is scored on other pairs than .*: set data\.source and"
+    ):
+        run.evaluate(EvaluateConfig(checkpoint=best(trained), **options))
+    assert capsys.readouterr().out == ""
+    assert not output.exists()
+    (tmp_path / "text.txt").write_text("a b\n", encoding="utf-8")
+    files = EvaluateDataConfig(source=tmp_path / "text.txt", target=tmp_path / "text.txt")
+    run.evaluate(EvaluateConfig(checkpoint=best(trained), data=files, **options))
+    assert (output / "comparison.json").exists()
+
+
 def test_numbers_that_are_none_are_null_in_json(tmp_path):
     write_results(tmp_path / "a.json", {"loss": math.nan, "rows": [{"loss": math.inf, "bleu": 1.5}], "name": "x"})
     found = json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)

@@ -77,10 +77,11 @@ def evaluate(config: EvaluateConfig, given: frozenset[str] | None = None) -> dic
         kind = "comparison" if config.compare else "evaluation"
         output = _run_dir(config.checkpoint) / kind / config.data.name
 
+    data = config.data
+    if config.source is not None:
+        data = replace(data, source=config.source, target=config.reference)
+
     def score(path: Path, folder: Path) -> dict[str, Any]:
-        data = config.data
-        if config.source is not None:
-            data = replace(data, source=config.source, target=config.reference)
         one = replace(
             config,
             checkpoint=path,
@@ -97,12 +98,19 @@ def evaluate(config: EvaluateConfig, given: frozenset[str] | None = None) -> dic
             one = families.decoding_as_trained(one, trained, given)
         return families.evaluate(trained, one, folder, [_load(config, more) for more in config.ensemble])
 
+    def pairs_of(path: Path) -> str:
+        from headloom.work.translation_use import fingerprint_to_score
+
+        return fingerprint_to_score(data, _config_of(path).data)
+
     for path in config.compare:
         if path.is_dir():  # before another system is scored, which may take hours
             from headloom.export.use import check_exported
 
             check_exported(path, config)
-    return evaluate_systems(config, output, score, task_of=_task_of)
+    return evaluate_systems(
+        config, output, score, task_of=lambda path: _config_of(path).task.kind.name, pairs_of=pairs_of
+    )
 
 
 def translate(config: TranslateConfig, given: frozenset[str] | None = None) -> None:
@@ -154,12 +162,12 @@ def _load(config: EvaluateConfig | TranslateConfig, path: Path) -> Trained:
     return trained
 
 
-def _task_of(path: Path) -> str:
+def _config_of(path: Path) -> TrainConfig:
     if path.is_dir():
         from headloom.export.folder import read_description
 
-        return read_description(path).config.task.kind.name
-    return saved.from_plain(load_checkpoint(path, mapped=True)["config"]).task.kind.name
+        return read_description(path).config
+    return saved.from_plain(load_checkpoint(path, mapped=True)["config"])
 
 
 def _run_dir(checkpoint: Path) -> Path:

@@ -54,11 +54,13 @@ def evaluate_systems(
     score_checkpoint: ScoreCheckpoint | None = None,
     *,
     task_of: Callable[[Path], str] | None = None,
+    pairs_of: Callable[[Path], str] | None = None,
     given: Collection[str] = (),
 ) -> dict[str, Any]:
     """Score hypothesis or checkpoint, and each system of `compare` against it; print, and write to `output`.
 
-    `task_of`: that of the checkpoint of a path, by its name. `given`: the options that a command line sets, which are
+    `task_of`: that of the checkpoint of a path, by its name. `pairs_of`: a hash of the pairs that a checkpoint which
+    translates is scored on. `given`: the options that a command line sets, which are
     to have an effect even where they say what holds anyway.
 
     With several systems each has a folder there, and comparison.json and by_source_length.png have them all.
@@ -82,6 +84,9 @@ def evaluate_systems(
     if task_of is not None and len(paths) > 1:
         tasks = {path: TRANSLATION if path in hypotheses else task_of(path) for path in paths}
         _refuse_translations_beside_others(tasks)
+        if pairs_of is not None:
+            checkpoints = [path for path, task in tasks.items() if task == TRANSLATION and path not in hypotheses]
+            _refuse_other_pairs({path: pairs_of(path) for path in checkpoints})
     reference = config.reference or config.data.target
     references = lines_of(reference) if reference is not None else None
     sources = lines_of(config.source) if config.source is not None else None
@@ -104,10 +109,7 @@ def evaluate_systems(
             hypotheses[path] = list(found.hypotheses)
             its_sources, its_references = list(found.sources or ()), list(found.references)
             if references not in (None, its_references) or sources not in (None, its_sources):
-                raise DataError(
-                    f"{path} was scored on other pairs than {paths[0]}: set data.source and data.target, so that all "
-                    "systems translate the same"
-                )
+                raise _other_pairs(path, paths[0])
             references, sources = its_references, its_sources
         else:
             assert references is not None, "hypothesis has reference, and a checkpoint has left its own"
@@ -148,6 +150,21 @@ def _refuse_translations_beside_others(tasks: Mapping[Path, str]) -> None:
                 f"{path} is a checkpoint of task={task} and writes no translations to be compared with those of "
                 f"{translations[0]}: evaluate it alone"
             )
+
+
+def _refuse_other_pairs(pairs: Mapping[Path, str]) -> None:
+    """Before anything is scored, which may take hours."""
+    for path, hashed in pairs.items():
+        first = next(iter(pairs))
+        if hashed != pairs[first]:
+            raise _other_pairs(path, first)
+
+
+def _other_pairs(path: Path, other: Path) -> DataError:
+    return DataError(
+        f"{path} is scored on other pairs than {other}: set data.source and data.target, so that all systems translate "
+        "the same"
+    )
 
 
 def _refuse_options_of_a_model(config: EvaluateConfig, given: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from headloom.build_decoding import build_translator
 from headloom.config import saved
 from headloom.config.schema_data import DataConfig
 from headloom.config.schema_decoding import DecodingConfig, ScoreConfig
-from headloom.config.schema_use import EvaluateConfig, TranslateConfig
+from headloom.config.schema_use import EvaluateConfig, EvaluateDataConfig, TranslateConfig
 from headloom.config.strict import check_can_be_written
 from headloom.data.files import open_parallel
 from headloom.decoding.translator import Translator
@@ -99,10 +99,8 @@ def evaluate_translation(
         raise ConfigError(
             "data.path is for one text or labelled file; score a translation with data.source= and data.target="
         )
-    # The folder of the training may be another machine's.
-    kept = replace(trained.config.data, folder=config.data.folder or trained.config.data.folder)
-    check_can_be_written("data.folder", kept.folder, folder=True)
-    pairs, name = _pairs_to_score(config, kept)
+    kept = _kept(config.data, trained.config.data)
+    pairs, name = _pairs_to_score(config.data, kept)
     tokenizers = build.saved_tokenizers(trained.contents["tokenizers"])
     tokens = tokenize_pairs(
         pairs,
@@ -162,13 +160,29 @@ def evaluate_translation(
     return results
 
 
-def _pairs_to_score(config: EvaluateConfig, kept: DataConfig) -> tuple["TextPairs", str]:
-    """The pairs and what to call them. `kept`: the corpus of the training, and where it is kept here."""
-    if config.data.source is not None and config.data.target is not None:
-        pairs = open_parallel(config.data.source, config.data.target, cache=kept.folder / "prepared")
+def fingerprint_to_score(data: EvaluateDataConfig, trained_on: DataConfig) -> str:
+    """Equal for checkpoints that `data` has scored on the same pairs.
+
+    Raises:
+        DataError: these cannot be read, or the corpus has no such split.
+    """
+    return _pairs_to_score(data, _kept(data, trained_on))[0].fingerprint
+
+
+def _kept(data: EvaluateDataConfig, trained_on: DataConfig) -> DataConfig:
+    """The corpus where it is kept here: the folder of the training may be another machine's."""
+    kept = replace(trained_on, folder=data.folder or trained_on.folder)
+    check_can_be_written("data.folder", kept.folder, folder=True)
+    return kept
+
+
+def _pairs_to_score(data: EvaluateDataConfig, kept: DataConfig) -> tuple["TextPairs", str]:
+    """The pairs and what to call them."""
+    if data.source is not None and data.target is not None:
+        pairs = open_parallel(data.source, data.target, cache=kept.folder / "prepared")
         return pairs, pairs.name
     corpus = build.build_corpus(kept)
-    split = config.data.name
+    split = data.name
     found = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split]
     if found is None:
         raise DataError(
