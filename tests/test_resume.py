@@ -241,6 +241,17 @@ def test_a_finished_run_is_resumed_to_nothing(config, straight, caplog):
     assert any("already finished at step 12: raise trainer.max_steps" in message for message in caplog.messages)
 
 
+def test_a_run_that_patience_ended_is_not_told_that_more_steps_would_go_on(config, straight, tmp_path, caplog):
+    """B65."""
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    contents = load_checkpoint(last(tmp_path))
+    contents["best"]["num_worse"] = 2
+    save_checkpoint(last(tmp_path), contents)
+    with caplog.at_level(logging.INFO):
+        resume(config, tmp_path, "auto", max_steps=13, patience=2)
+    assert any("already finished at step 12: raise trainer.patience to train on" in line for line in caplog.messages)
+
+
 def test_a_folder_with_checkpoints_is_not_written_to(config, straight):
     """B88."""
     before = files(straight)

@@ -224,7 +224,7 @@ class TrainingRun:
             loop.take_best(self.resumed_from)
         average = FinalAverage(trainer.average_last, trainer.average_best, self.checkpoints, self.run_dir)
         if loop.is_finished and not self.ranks.first_does(average.is_missing):
-            logger.info("already finished at step %d: raise trainer.max_steps to train on", first_step)
+            logger.info("already finished at step %d: raise %s to train on", first_step, loop.option_that_ended_it)
             return loop.ranking.headline
         if self.ranks.is_first:
             self.checkpoints.remove_partial()

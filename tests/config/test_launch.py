@@ -160,6 +160,17 @@ def test_a_folder_with_checkpoints_is_not_written_to_unless_resume_says_so(progr
     assert run(program, ["hydra.run.dir=mine", "resume=auto"], tmp_path).returncode == 0
 
 
+def test_a_used_folder_of_a_sweep_is_refused_with_the_option_that_names_it(program: Path, tmp_path: Path) -> None:
+    """hydra.run.dir is none that a sweep takes."""
+    checkpoint = tmp_path / "mine" / "0" / "checkpoints" / "last.pt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    done = run(program, ["-m", "seed=1", "hydra.sweep.dir=mine"], tmp_path)
+    assert done.returncode == 1
+    assert "mine/0 already holds checkpoints" in done.stderr
+    assert "or choose another hydra.sweep.dir or hydra.sweep.subdir" in done.stderr
+
+
 def test_a_folder_in_which_a_run_has_just_started_is_left_alone(program: Path, tmp_path: Path) -> None:
     """It holds no more yet than what a refused run leaves."""
     folder = tmp_path / "mine"

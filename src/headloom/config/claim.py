@@ -28,7 +28,7 @@ def claimed(run_dir: Path) -> Iterator[None]:
                 raise BlockingIOError  # a run that was refused has removed it in between
         except BlockingIOError:
             raise ConfigError(
-                f"{run_dir} is written to by a run that is going on: wait for its end, or choose another hydra.run.dir"
+                f"{run_dir} is written to by a run that is going on: wait for its end, or choose another folder"
             ) from None
         except OSError:
             pass

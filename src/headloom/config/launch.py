@@ -170,7 +170,8 @@ class _Jobs:
             outcome.metric_name = config.task.headline.name
             check_files(config)
             with claimed(run_dir), _removed_where_refused(run_dir, is_sweep=self.is_sweep):
-                refuse_used_folder(run_dir, config.resume)
+                option = "hydra.sweep.dir or hydra.sweep.subdir" if self.is_sweep else "hydra.run.dir"
+                refuse_used_folder(run_dir, config.resume, option=option)
                 with _recorded(run_dir, config, overrides):
                     outcome.metric = float(self.work(config, run_dir))
         except OF_THE_USER as error:

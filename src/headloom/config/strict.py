@@ -127,15 +127,15 @@ def check_can_be_written(option: str, path: Path, *, folder: bool) -> None:
         raise ConfigError(f"{option}={path} cannot be written: {nearest} does not allow it; choose another place")
 
 
-def refuse_used_folder(run_dir: Path, resume: str) -> None:
-    """A folder that holds checkpoints is written to only when `resume` says so (B88).
+def refuse_used_folder(run_dir: Path, resume: str, *, option: str = "hydra.run.dir") -> None:
+    """A folder that holds checkpoints, and that `option` names, is written to only when `resume` says so (B88).
 
     Raises:
         ConfigError: there are checkpoints and `resume` is never.
     """
     if resume == "never" and any((run_dir / "checkpoints").glob("*.pt")):
         raise ConfigError(
-            f"{run_dir} already holds checkpoints: continue it with resume=auto, or choose another hydra.run.dir"
+            f"{run_dir} already holds checkpoints: continue it with resume=auto, or choose another {option}"
         )
 
 

@@ -159,6 +159,11 @@ class Loop:
         """Whether there is nothing left to train: all steps are made, or patience ran out."""
         return self.trainer.step >= self.max_steps or self._is_patience_out()
 
+    @property
+    def option_that_ended_it(self) -> str:
+        """What a finished run is to be given more of; patience that is out ends it before any more steps."""
+        return "trainer.patience" if self._is_patience_out() else "trainer.max_steps"
+
     def contents(self) -> dict[str, Any]:
         """A checkpoint of this moment, for the engine to save. All ranks call it together."""
         self.interval.read()
