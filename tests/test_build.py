@@ -42,8 +42,10 @@ from headloom.config.schema_position import (
 )
 from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, TranslationConfig, UnigramConfig
 from headloom.data.text import PairList
+from headloom.data.tokenizer import load_tokenizer
 from headloom.decoding.ranking import Ranking
 from headloom.decoding.requests import Beam, Greedy
+from headloom.errors import ConfigError
 from headloom.models.seq2seq import Seq2Seq
 from headloom.nn import init, rope_scaling
 from headloom.nn.attention import MultiHeadAttention
@@ -372,6 +374,25 @@ def test_a_tokenizer_of_the_user_s_is_taken(tmp_path):
     given, _ = build.build_tokenizers(replace(config, source_model=path), PairList([("x", "y")]), tmp_path / "other")
     assert given.fingerprint == made.fingerprint
     assert not (tmp_path / "other").exists()
+
+
+def test_a_tokenizer_of_the_user_s_is_not_sampled_by_the_rules_of_another_kind(tmp_path):
+    """BPE-dropout of 0.1 would be a unigram model's smoothing of 0.1, which cuts words at random."""
+    build.build_tokenizers(UnigramConfig(vocab_size=40, byte_fallback=False), PAIRS, tmp_path)
+    (path,) = tmp_path.glob("*.model")
+    wrong = BpeConfig(source_model=path, dropout=0.1)
+    with pytest.raises(
+        ConfigError, match=r"tokenizer\.dropout=0\.1 is of bpe models, and tokenizer\.source_model=.*"
+    ) as caught:
+        build.build_tokenizers(wrong, PAIRS, tmp_path)
+    assert "is a unigram model: set tokenizer=unigram tokenizer.sampling_alpha=..., or leave it out" in str(
+        caught.value
+    )
+    with pytest.raises(ConfigError, match="is of bpe models, and the one of warm_start is a unigram model"):
+        build.taken_tokenizer(load_tokenizer(path).state(), wrong)
+    assert build.build_tokenizers(replace(wrong, dropout=0.0), PAIRS, tmp_path)[0].sampling == 0
+    right = UnigramConfig(source_model=path, sampling_alpha=2.0)
+    assert build.build_tokenizers(right, PAIRS, tmp_path)[0].sampling == 2
 
 
 def test_a_vocabulary_larger_than_the_text_supports_is_made_smaller_with_a_warning(tmp_path, caplog):

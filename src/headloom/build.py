@@ -19,6 +19,7 @@ from headloom.data.text import Corpus, TextPairs, evenly_spread
 from headloom.data.tokenizer import ByteTokenizer, load_tokenizer, tokenizer_from_state
 from headloom.data.tokenizer_base import Tokenizer
 from headloom.data.tokenizer_training import train_tokenizer
+from headloom.errors import ConfigError
 from headloom.tasks.scheduled_sampling import Decay, ScheduledSampling
 from headloom.tasks.translation import TranslationTask
 
@@ -139,6 +140,9 @@ def _given_or_trained(
     config: schema_text.SubwordConfig, model: Path | None, train: TextPairs, folder: Path, *, side: int | None
 ) -> Tokenizer:
     if model is not None:
+        _check_sampling(
+            config, load_tokenizer(model).kind, f"tokenizer.{'target' if side == 1 else 'source'}_model={model}"
+        )
         return load_tokenizer(model, sampling=_sampling(config))
     return _trained(config, train, folder, side=side)
 
@@ -182,6 +186,24 @@ def _sampling(config: schema_text.TokenizerConfig) -> float:
             return 0.0
 
 
+def _check_sampling(config: schema_text.TokenizerConfig, kind: str, tokenizer: str) -> None:
+    """A given model may be of another kind than `config`, and its segmentations are drawn by other rules.
+
+    Raises:
+        ConfigError: `config` asks for those of its own kind.
+    """
+    if not _sampling(config) or kind == config.kind.name:
+        return
+    options = {"bpe": "dropout", "unigram": "sampling_alpha"}
+    remedy = (
+        f"set tokenizer={kind} tokenizer.{options[kind]}=..., or leave it out" if kind in options else "leave it out"
+    )
+    raise ConfigError(
+        f"tokenizer.{options[config.kind.name]}={_sampling(config):g} is of {config.kind.name} models, and {tokenizer} "
+        f"is a {kind} model: {remedy}"
+    )
+
+
 def sampled_sides(config: schema_text.TokenizerConfig) -> tuple[bool, bool]:
     """Whether segmentations of the source, and of the target, are drawn where the tokenizer samples."""
     side = config.sampled_side if isinstance(config, schema_text.SubwordConfig) else schema_text.SampledSide.both
@@ -190,6 +212,7 @@ def sampled_sides(config: schema_text.TokenizerConfig) -> tuple[bool, bool]:
 
 def taken_tokenizer(state: dict[str, Any], config: schema_text.TokenizerConfig) -> Tokenizer:
     """The tokenizer of another run's checkpoint, which samples as `config` says."""
+    _check_sampling(config, state["kind"], "the one of warm_start")
     return tokenizer_from_state({**state, "sampling": _sampling(config)})
 
 

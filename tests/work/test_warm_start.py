@@ -10,7 +10,7 @@ from headloom import run
 from headloom.config.schema_model import Tying
 from headloom.config.schema_optimizer import SgdConfig
 from headloom.config.schema_position import RopeConfig
-from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig
+from headloom.config.schema_text import BpeConfig, ByteConfig, CharConfig, UnigramConfig
 from headloom.config.schema_training import Device, Precision
 from headloom.errors import CheckpointError, ConfigError
 from headloom.training.checkpoint import load_checkpoint
@@ -104,6 +104,20 @@ def test_options_of_the_tokenizer_must_be_those_it_was_trained_with(make_config,
     sampled = replace(config.tokenizer, dropout=0.1)
     run.train(replace(config, warm_start=tmp_path / "first", tokenizer=sampled), tmp_path / "second")
     assert load_checkpoint(tmp_path / "second" / "checkpoints" / "last.pt")["tokenizers"]["source"]["sampling"] == 0.1
+
+
+def test_a_given_model_may_be_taken_as_the_kind_that_it_is(make_config, tmp_path):
+    """The first run had tokenizer=bpe, as everywhere, and a unigram model of the user's."""
+    made = UnigramConfig(vocab_size=20, byte_fallback=False)
+    config = make_config(folder=tmp_path / "data", trainer=ONE, tokenizer=made)
+    run.train(config, tmp_path / "made")
+    model = tmp_path / "unigram.model"
+    model.write_bytes(load_checkpoint(tmp_path / "made" / "checkpoints" / "last.pt")["tokenizers"]["source"]["model"])
+    given = BpeConfig(vocab_size=20, byte_fallback=False, source_model=model)
+    run.train(replace(config, tokenizer=given), tmp_path / "first")
+    warm = replace(config, warm_start=tmp_path / "first", tokenizer=replace(made, sampling_alpha=0.2))
+    run.train(warm, tmp_path / "second")
+    assert load_checkpoint(tmp_path / "second" / "checkpoints" / "last.pt")["tokenizers"]["source"]["sampling"] == 0.2
 
 
 def test_a_checkpoint_of_which_nothing_fits_is_refused(first, tmp_path):

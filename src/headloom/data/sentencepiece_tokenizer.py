@@ -1,6 +1,7 @@
 """Tokenizers that are SentencePiece models (Kudo and Richardson 2018)."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -28,14 +29,14 @@ class SentencePieceTokenizer(Tokenizer):
 
     Raises:
         DataError: `model` is no SentencePiece model; the message names it `name`.
-        ConfigError: `sampling` is out of [0, 1], or the model's kind has nothing to sample.
+        ConfigError: `sampling` is below 0 or, of bpe, above 1, or the model's kind has nothing to sample.
     """
 
     def __init__(self, model: bytes, *, sampling: float = 0.0, name: str = "the tokenizer's model") -> None:
         self._model = model
         self._processor = load_processor(model, name=name)
         self.kind = model_kind(self._model)
-        if not 0.0 <= sampling <= 1.0:
+        if not 0.0 <= sampling <= (1.0 if self.kind == "bpe" else math.inf):
             raise ConfigError(f"the tokenizer's sampling strength ({sampling}) must be from 0 to 1")
         if sampling and self.kind not in KINDS_THAT_SAMPLE:
             raise ConfigError(

@@ -55,7 +55,7 @@ class WarmStart:
         states = self._contents["tokenizers"]
         source = states["text"] if "text" in states else states["source"]
         target = states.get("target")
-        self._check(config, has_two=target is not None)
+        self._check(config, kind=source["kind"], has_two=target is not None)
         taken = build.taken_tokenizer(source, config)
         self._check_given(getattr(config, "source_model", None), "source", taken)
         if config.shares_one_vocabulary:
@@ -66,9 +66,10 @@ class WarmStart:
         self._check_given(getattr(config, "target_model", None), "target", taken_target)
         return taken, taken_target
 
-    def _check(self, config: schema_text.TokenizerConfig, *, has_two: bool) -> None:
+    def _check(self, config: schema_text.TokenizerConfig, *, kind: str, has_two: bool) -> None:
+        """`kind` is what the tokenizer is; tokenizer= of that run may have been another, with a model of the user's."""
         then, now = saved.to_plain(self._config.tokenizer), saved.to_plain(config)
-        if then["kind"] != now["kind"]:
+        if now["kind"] not in (then["kind"], kind):
             raise ConfigError(
                 f"tokenizer={now['kind']} is not that of warm_start={self.path}, which the run takes: "
                 f"set tokenizer={then['kind']}"
