@@ -180,6 +180,7 @@ def test_a_mistake_in_a_preset_is_refused_with_its_file(tmp_path: Path) -> None:
         ("data=tsv", "data.path is missing with data=tsv: set data.path=... (training pairs, such as pairs.tsv.gz)"),
         ("optimizer.lr=${x}", "optimizer.lr: Interpolation key 'x' not found"),
         ("data.path=nofile", "does not exist: check the path"),
+        ("data=tsv data.path=-", "data.path=- is a stream, which only translate.py reads and writes: name a file"),
         ("data.path=/", "data.path=/ is a folder: name a file"),
         ("resume=nowhere", "does not exist: give a checkpoint, a run's folder, auto or never"),
         ("data.target_language=", "data.target_language is empty"),
@@ -196,6 +197,7 @@ def test_what_is_missing_is_named_before_anything_is_loaded(line: str, message: 
     [
         ("", "checkpoint is missing: set checkpoint=... (the checkpoint, such as outputs/RUN/checkpoints/best.pt"),
         ("checkpoint=none.pt", "does not exist"),
+        ("checkpoint=-", "checkpoint=- is a stream, which only translate.py reads and writes: name a file"),
         ("checkpoint=/", "checkpoint=/ is a folder: name a file, such as /checkpoints/best.pt"),
         ("model.d_model=3", "what it sets comes from the checkpoint"),
         ("position.base=3", "'position.base' is not an option of {name}.py: what it sets comes from the checkpoint"),

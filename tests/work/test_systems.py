@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -137,6 +138,35 @@ def test_a_compressed_file_has_the_scores_of_what_is_in_it(texts, tmp_path):
     texts["reference"].write_bytes(texts["reference"].read_bytes()[:-9])
     with pytest.raises(DataError, match=r"reference\.gz is damaged and cannot be unpacked"):
         evaluate_systems(config(texts), None)
+
+
+def test_files_may_be_pipes(texts, tmp_path):
+    """As a shell's <(zcat ours.gz) is: read once, from the first byte on."""
+    plain = evaluate_systems(config(texts), None)
+    for name in ("ours", "reference"):
+        pipe = tmp_path / f"{name}.pipe"
+        os.mkfifo(pipe)
+        Thread(target=pipe.write_bytes, args=[texts[name].read_bytes()], daemon=True).start()
+        texts[name] = pipe
+    assert evaluate_systems(config(texts), None) == {**plain, "hypothesis": str(texts["ours"])}
+
+
+def test_texts_that_end_in_a_carriage_return_are_those_that_a_checkpoint_was_scored_on(texts, tmp_path):
+    """B01: a file whose line ends were converted twice."""
+    for name in ("source", "reference"):
+        texts[name].write_bytes(texts[name].read_bytes().replace(b"\n", b"\r\r\n"))
+    references = translation_scores.lines_of(texts["reference"])
+    assert references[0].endswith("\r")
+    checkpoint = tmp_path / "best.pt"
+    checkpoint.write_bytes(b"PK\x03\x04")
+
+    def score(path: Path, folder: Path) -> dict[str, object]:
+        written = translation_scores.Texts(OURS, references, references)
+        translation_scores.write_evaluation(folder, {"signatures": {}, "by_source_length": []}, written)
+        return {}
+
+    both = config(texts, source=texts["source"], compare=[checkpoint], resamples=2)
+    assert list(evaluate_systems(both, tmp_path / "out", score)["systems"]) == ["ours", "best"]
 
 
 @pytest.mark.parametrize("options", [{"hypothesis": "short"}, {"compare": "short"}, {"source": "short"}])

@@ -82,8 +82,10 @@ def check_files(config: Any) -> None:
             "hypothesis=... and reference=..."
         )
     for owner, option, name, value in _paths(config):
-        if value == STANDARD_STREAM:
+        if value == STANDARD_STREAM and isinstance(owner, TranslateConfig) and option in ("input", "output"):
             continue
+        if value == STANDARD_STREAM:
+            raise ConfigError(f"{option}=- is a stream, which only translate.py reads and writes: name a file")
         place = next(((cls, name) for cls in type(owner).__mro__ if (cls, name) in CREATED | FOLDERS | EITHER), None)
         if place in CREATED or option == "output":
             check_can_be_written(option, value, folder=place in CREATED)

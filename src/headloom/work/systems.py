@@ -37,8 +37,8 @@ ScoreCheckpoint = Callable[[Path, Path], Mapping[str, Any]]
 
 def is_checkpoint(path: Path) -> bool:
     """Whether it begins as torch.save begins a file, which text does not; or is the folder of an export."""
-    if path.is_dir():
-        return True
+    if not path.is_file():  # a pipe would be without what was read here
+        return path.is_dir()
     with path.open("rb") as stream:
         return stream.read(4) == b"PK\x03\x04"
 
@@ -194,7 +194,10 @@ def _score_file(config: EvaluateConfig, path: Path, texts: Texts, folder: Path |
 def _texts_in(folder: Path) -> Texts | None:
     """What a checkpoint was scored on, as it was written; None where it does not translate."""
     found = [folder / f"{name}.txt" for name in ("hypotheses", "reference", "source")]
-    return Texts(*map(lines_of, found)) if found[0].exists() else None
+    if not found[0].exists():
+        return None
+    # Not as lines of somebody else's: a carriage return at the end of one of ours is of the text.
+    return Texts(*(path.read_bytes().decode("utf-8").split("\n")[:-1] for path in found))
 
 
 def _compare(

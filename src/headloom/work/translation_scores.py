@@ -45,10 +45,9 @@ def lines_of(path: Path) -> list[str]:
         DataError: it cannot be read, is not UTF-8 or has no line.
     """
     try:
-        with path.open("rb") as stream:
-            is_packed = stream.read(2) == GZIP
-        with gzip.open(path, "rb") if is_packed else path.open("rb") as stream:
-            lines = list(read_lines(stream, name=str(path)))
+        with path.open("rb") as stream:  # once, since it may be a pipe
+            is_packed = stream.peek(2).startswith(GZIP)
+            lines = list(read_lines(gzip.GzipFile(fileobj=stream) if is_packed else stream, name=str(path)))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is damaged and cannot be unpacked ({error}); fetch it again") from error
     except OSError as error:
