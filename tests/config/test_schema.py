@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from headloom.config.schema import CHOICES, TrainConfig
 from headloom.config.schema_data import ParallelConfig, SyntheticConfig, TsvConfig
-from headloom.config.schema_decoding import BeamConfig
+from headloom.config.schema_decoding import BeamConfig, GreedyConfig, SampleConfig
 from headloom.config.schema_model import Initialization, Seq2SeqConfig, Tying
 from headloom.config.schema_optimizer import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SgdConfig
 from headloom.config.schema_parts import BlockSparseConfig, DeepNormConfig, FullAttentionConfig, MoeConfig, WindowConfig
@@ -162,6 +162,14 @@ def config(**parts: Any) -> TrainConfig:
         (TrainerConfig, {"spike_deviations": 0.0}, "trainer.spike_deviations=0.0"),
         (BeamConfig, {"beam_size": 0}, "decoding.beam_size=0"),
         (BeamConfig, {"length_penalty": math.nan}, "decoding.length_penalty=nan"),
+        (BeamConfig, {"length_penalty": 300.0}, "decoding.length_penalty=300.0"),
+        (BeamConfig, {"length_penalty": -300.0}, "decoding.length_penalty=-300.0"),
+        (BeamConfig, {"coverage_penalty": 1e308}, "decoding.coverage_penalty=1e+308"),
+        (BeamConfig, {"max_ratio": 1e308}, "decoding.max_ratio=1e+308"),
+        (SampleConfig, {"temperature": 1e-300}, "decoding.temperature=1e-300"),
+        (SampleConfig, {"temperature": 1e300}, "decoding.temperature=1e+300"),
+        (SampleConfig, {"repetition_penalty": 1e-320}, "decoding.repetition_penalty=1e-320"),
+        (GreedyConfig, {"repetition_penalty": 0.0}, "decoding.repetition_penalty=0.0"),
         (BeamConfig, {"required": ["a", ""]}, "decoding.required holds an empty phrase: remove it"),
         (BeamConfig, {"forbidden": [""]}, "decoding.forbidden holds an empty phrase: remove it"),
     ],

@@ -27,6 +27,12 @@ def above_zero(option: str, value: float | None) -> None:
         raise ConfigError(f"{option}={value} is out of range: set it to a finite number above 0")
 
 
+def within(option: str, value: float, low: float, high: float) -> None:
+    """`value` is a number from `low` to `high`, beyond which the arithmetic overflows."""
+    if not low <= value <= high:  # also for nan
+        raise ConfigError(f"{option}={value} is out of range: set it to {low:g} at least and {high:g} at most")
+
+
 def share(option: str, value: float | None, *, with_zero: bool = True, with_one: bool = False) -> None:
     """`value` lies between 0 and 1; the two flags say which ends belong to the range."""
     if value is None:
@@ -56,8 +62,3 @@ def follows_group(group: str, option: str, config: object) -> None:
 
 def no_effect(option: str, reason: str) -> ConfigError:
     return ConfigError(f"{option} has no effect with {reason}: remove it")
-
-
-def finite(option: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ConfigError(f"{option}={value} is not a number to compute with: set it to a finite one")

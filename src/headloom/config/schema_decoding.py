@@ -61,6 +61,12 @@ OF_THE_MACHINE = ("max_tokens", "engine")
 """Options that say how it is computed, and change nothing of what is written."""
 
 
+SMALLEST, LARGEST = 1e-9, 1e9
+"""Of factors; beyond them logits, lengths and scores are no longer finite."""
+MOST_LENGTH_PENALTY = 10.0
+"""Or less than minus that: CTranslate2 has 4096^10 in float32, and little more."""
+
+
 @dataclass(kw_only=True)
 class SearchConfig(DecodingConfig):
     """What every search has: limits and constraints. Lengths are in tokens, eos counted."""
@@ -83,7 +89,7 @@ class SearchConfig(DecodingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.at_least("decoding.max_length", self.max_length, 1)
-        rules.above_zero("decoding.max_ratio", self.max_ratio)
+        rules.within("decoding.max_ratio", self.max_ratio, SMALLEST, LARGEST)
         rules.at_least("decoding.min_length", self.min_length, 0)
         rules.at_least("decoding.min_ratio", self.min_ratio, 0)
         rules.at_least("decoding.no_repeat_ngram", self.no_repeat_ngram, 1)
@@ -112,7 +118,7 @@ class GreedyConfig(SearchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rules.above_zero("decoding.repetition_penalty", self.repetition_penalty)
+        rules.within("decoding.repetition_penalty", self.repetition_penalty, SMALLEST, LARGEST)
 
 
 @dataclass(kw_only=True)
@@ -140,8 +146,8 @@ class BeamConfig(SearchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.at_least("decoding.beam_size", self.beam_size, 1)
-        rules.finite("decoding.length_penalty", self.length_penalty)
-        rules.at_least("decoding.coverage_penalty", self.coverage_penalty, 0)
+        rules.within("decoding.length_penalty", self.length_penalty, -MOST_LENGTH_PENALTY, MOST_LENGTH_PENALTY)
+        rules.within("decoding.coverage_penalty", self.coverage_penalty, 0, LARGEST)
         rules.at_least("decoding.num_best", self.num_best, 1)
         if self.num_best > self.beam_size:
             raise ConfigError(
@@ -174,7 +180,7 @@ class SamplingOptions(SearchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rules.above_zero("decoding.temperature", self.temperature)
+        rules.within("decoding.temperature", self.temperature, SMALLEST, LARGEST)
         rules.at_least("decoding.top_k", self.top_k, 1)
         rules.share("decoding.top_p", self.top_p, with_zero=False, with_one=True)
         rules.share("decoding.min_p", self.min_p, with_zero=False, with_one=True)
@@ -196,7 +202,7 @@ class SampleConfig(SamplingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         rules.at_least("decoding.num_best", self.num_best, 1)
-        rules.above_zero("decoding.repetition_penalty", self.repetition_penalty)
+        rules.within("decoding.repetition_penalty", self.repetition_penalty, SMALLEST, LARGEST)
 
 
 @dataclass(kw_only=True)
