@@ -14,6 +14,7 @@ from headloom.data.tokenizer import ByteTokenizer
 from headloom.decoding.memory import in_halves, is_out_of_memory
 from headloom.decoding.requests import Greedy, Limits
 from headloom.decoding.translator import Translator
+from headloom.errors import DataError
 
 only_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's")
 MB = 2**20
@@ -53,12 +54,12 @@ def test_work_that_memory_does_not_hold_is_done_in_halves():
 
 
 @only_linux
-def test_a_single_item_that_is_too_much_is_an_error():
+def test_a_single_item_that_is_too_much_is_an_error_that_says_what_to_lower():
     def work() -> bool:
         try:
             list(in_halves([1, 2], lambda items: [torch.zeros(200 * MB, dtype=torch.uint8)]))
-        except RuntimeError as error:
-            return is_out_of_memory(error)
+        except DataError as error:
+            return "out of memory with a single line" in str(error) and "lower decoding.max_length" in str(error)
         return False
 
     assert with_little_memory(work, spare_mb=100) == 0

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import torch
 
+from headloom.errors import DataError
+
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
@@ -26,7 +28,7 @@ def in_halves(
     """`work(items)`; where it runs out of memory, of both halves of `items`, and so on.
 
     Raises:
-        Exception: a single item is too much: what `work` raised.
+        DataError: a single item is too much.
     """
     waiting = [items]
     while waiting:
@@ -34,9 +36,14 @@ def in_halves(
         try:
             results = work(some)
         except Exception as error:
-            if not is_out_of_memory(error) or len(some) == 1:
+            if not is_out_of_memory(error):
                 raise
             reason = str(error).split("\n", 1)[0]
+            if len(some) == 1:
+                raise DataError(
+                    f"out of memory with a single line ({reason}): lower decoding.max_length, or how many outputs grow "
+                    "side by side (decoding.beam_size, num_best or num_candidates)"
+                ) from error
         else:
             yield some, results
             continue
