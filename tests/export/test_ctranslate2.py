@@ -101,6 +101,7 @@ def test_what_cannot_be_expressed_is_refused_by_its_option(checkpoints, tmp_path
 EXACT_SEARCHES = [
     GreedyConfig(max_length=12),
     GreedyConfig(max_length=12, max_ratio=0.5),
+    GreedyConfig(max_length=1),
     GreedyConfig(max_length=12, forbidden=["b", "c a"]),
     BeamConfig(max_length=12, beam_size=3, length_penalty=0.0),
 ]

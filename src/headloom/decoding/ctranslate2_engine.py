@@ -183,5 +183,5 @@ class CTranslate2Search:
         return list(by_text.values())[: self.num_best] or [NOTHING]
 
     def _rounded_up(self, length: int) -> int:
-        power = 1 << (length - 1).bit_length()
+        power = max(2, 1 << (length - 1).bit_length())  # the search wants to write a token besides eos
         return power if self.max_length is None else min(power, self.max_length)
