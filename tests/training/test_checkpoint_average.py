@@ -128,7 +128,16 @@ def test_checkpoints_of_different_models_are_refused(tmp_path, parts, reason):
         average_checkpoints(paths)
 
 
-def test_other_data_another_rate_or_another_seed_are_no_other_model(tmp_path):
-    config = {"model": {"d_model": 4, "dropout": 0.1}, "seed": 2, "optimizer": {"lr": 1.0}}
+def test_other_data_another_rate_another_beginning_or_another_seed_are_no_other_model(tmp_path):
+    config = {"model": {"d_model": 4, "dropout": 0.1}, "seed": 2, "optimizer": {"lr": 1.0}, "warm_start": "1.pt"}
     paths = [save(tmp_path / "1.pt", 1), save(tmp_path / "2.pt", 2, config=config, corpus="another")]
     assert average_checkpoints(paths)["averaged_steps"] == [1, 2]
+
+
+def test_an_average_counts_as_a_checkpoint_like_others(tmp_path):
+    mean = tmp_path / "mean.pt"
+    save_checkpoint(mean, average_checkpoints([save(tmp_path / f"{seed}.pt", seed) for seed in (1, 2)]))
+    weights = [load_checkpoint(path)["model"]["1.weight"] for path in (mean, save(tmp_path / "3.pt", 3))]
+    found = average_checkpoints([mean, tmp_path / "3.pt"])
+    torch.testing.assert_close(found["model"]["1.weight"], (weights[0] + weights[1]) / 2)
+    assert found["averaged_steps"] == [2, 3]

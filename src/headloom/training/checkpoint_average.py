@@ -19,7 +19,9 @@ STATE_OF_A_RUN = frozenset(
     )
 )
 """What a run goes on from, and what use of a model does not need."""
-MAY_DIFFER = frozenset(("data", "optimizer", "schedule", "trainer", "decoding", "seed", "resume", "check"))
+MAY_DIFFER = frozenset(
+    ("data", "optimizer", "schedule", "trainer", "decoding", "seed", "resume", "warm_start", "check")
+)
 """Sections of the configuration that do not say what the weights mean."""
 
 
@@ -79,7 +81,8 @@ def _check_same_model(one: Mapping[str, Any], other: Mapping[str, Any], first: P
     for section in sorted(config.keys() | changed.keys(), key=lambda name: (name != "task", name != "model", name)):
         if section not in MAY_DIFFER and config.get(section) != changed.get(section):
             raise _differ(first, path, f"another {_first_difference(section, config, changed)}")
-    for part in sorted((one.keys() | other.keys()) - STATE_OF_A_RUN - {"model", "config", "corpus", "step"}):
+    of_each = STATE_OF_A_RUN | {"model", "config", "corpus", "step", "averaged_steps"}
+    for part in sorted((one.keys() | other.keys()) - of_each):
         if one.get(part) != other.get(part):
             raise _differ(first, path, f"other {part}")
     shapes = [{name: value.shape for name, value in contents["model"].items()} for contents in (one, other)]
