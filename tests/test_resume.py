@@ -241,6 +241,12 @@ def test_a_finished_run_is_resumed_to_nothing(config, straight, caplog):
     assert any("already finished at step 12: raise trainer.max_steps" in message for message in caplog.messages)
 
 
+def test_a_mean_of_best_checkpoints_of_which_none_was_kept_is_refused(config, straight, tmp_path):
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    with pytest.raises(CheckpointError, match=r"trainer\.average_best=2: .*checkpoints holds no best_STEP\.pt"):
+        resume(config, tmp_path, "auto", keep_best_checkpoints=2, average_best=2)
+
+
 def test_a_run_that_patience_ended_is_not_told_that_more_steps_would_go_on(config, straight, tmp_path, caplog):
     """B65."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)

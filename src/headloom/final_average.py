@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from headloom.errors import CheckpointError
 from headloom.training.checkpoint import save_checkpoint
 from headloom.training.checkpoint_average import average_checkpoints
 from headloom.training.checkpoint_folder import CheckpointFolder
@@ -38,11 +39,22 @@ class FinalAverage:
         return not self._is_recorded()
 
     def write(self) -> None:
-        """Make it, where it is asked for."""
+        """Make it, where it is asked for.
+
+        Raises:
+            CheckpointError: no best checkpoint was kept.
+        """
         if self.last is not None:
             save_checkpoint(self.path, average_checkpoints(self.checkpoints.newest(self.last)))
         elif self.best is not None:
-            save_checkpoint(self.path, average_checkpoints(self.checkpoints.best_ones(self.best)))
+            paths = self.checkpoints.best_ones(self.best)
+            if not paths:
+                raise CheckpointError(
+                    f"trainer.average_best={self.best}: {self.checkpoints.folder} holds no best_STEP.pt, since "
+                    "trainer.keep_best_checkpoints was 0 or no validation gave a number; set trainer.average_last, or "
+                    "leave it out"
+                )
+            save_checkpoint(self.path, average_checkpoints(paths))
 
     def _is_recorded(self) -> bool:
         """Its scores are the last record of a run."""

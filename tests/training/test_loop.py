@@ -104,11 +104,13 @@ def test_the_best_is_the_best_and_not_the_last(make_loop, tmp_path, higher_is_be
     assert saved(tmp_path) == {"best": 2, "last": 4}  # an equal one later is no better
 
 
-def test_a_headline_that_is_not_a_number_is_never_the_best(make_loop, tmp_path):
-    """B19."""
+def test_a_headline_that_is_not_a_number_is_never_the_best_and_warned_of(make_loop, tmp_path, caplog):
+    """B19: without any, a run leaves no best.pt."""
     loop = make_loop(iter([math.nan, 2.0, math.nan]), evaluate_every=1, max_steps=3)
     assert loop.run(Interrupt()) == 2.0
     assert saved(tmp_path)["best"] == 2
+    warned = [line.partition(":")[0] for line in caplog.messages if "is not a number" in line]
+    assert warned == ["step 1", "step 3"]
 
 
 def test_training_ends_when_patience_runs_out(make_loop, tmp_path):

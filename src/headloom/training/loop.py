@@ -311,7 +311,11 @@ class Loop:
         step = self.trainer.step
         metrics = self.ranks.first_says(self.validate(step))
         self.record(step, {f"valid/{name}": value for name, value in metrics.items()})
-        is_best = self.ranking.add(step, metrics[self.trainer.task.headline], metrics["loss"])
+        name = self.trainer.task.headline
+        if math.isnan(metrics[name]):
+            why = "" if name == "loss" else " (all values, or all answers, are alike?), as task.headline=loss would be"
+            logger.warning("step %d: the validation is no best one: %s is not a number%s", step, name, why)
+        is_best = self.ranking.add(step, metrics[name], metrics["loss"])
         if self.plateau is not None:
             self.plateau.validated(step, is_better=is_best)
         return is_best
