@@ -310,6 +310,22 @@ def test_a_checkpoint_from_before_an_option_goes_on_with_its_default(config, str
     assert differences(last(tmp_path / "run"), last(straight)) == []
 
 
+def test_validation_pairs_that_changed_are_warned_of(make_config, tmp_path, caplog):
+    """The run goes on: best.pt may stay the one of an easier validation. Moved pairs are the same ones."""
+    pairs, valid = tmp_path / "pairs.tsv", tmp_path / "valid.tsv"
+    pairs.write_bytes(b"".join(b"w%02d a\tx%02d\n" % (i, i) for i in range(40)))
+    valid.write_bytes(b"w1 a\tx1\n")
+    data = TsvConfig(path=pairs, valid_path=valid, folder=tmp_path / "data", max_length=64)
+    config = make_config(data=data, trainer={"max_steps": 2})
+    run.train(config, tmp_path / "run")
+    moved = replace(config, data=replace(data, valid_path=valid.rename(tmp_path / "moved.tsv")))
+    resume(moved, tmp_path / "run", "auto", max_steps=3)
+    assert not [line for line in caplog.messages if "the validation data is not that" in line]
+    (tmp_path / "moved.tsv").write_bytes(b"w2 a\tx2\n")
+    resume(moved, tmp_path / "run", "auto", max_steps=4)
+    assert any("the validation data is not that which" in line for line in caplog.messages)
+
+
 def test_training_pairs_that_changed_are_noticed(make_config, tmp_path):
     """B22: same size, same time of change."""
     pairs = tmp_path / "pairs.tsv"

@@ -132,6 +132,13 @@ class TrainingRun:
                 f"the training data is not that which {self.resumed_from} was trained on: "
                 "put it back, or start a new run"
             )
+        valid = self.work.valid_fingerprint
+        if self.contents is not None and self.contents.get("valid", valid) != valid:
+            logger.warning(
+                "the validation data is not that which %s was validated on: its best score and later ones do not "
+                "compare, so best.pt may not be the best",
+                self.resumed_from,
+            )
         logger.info("%s", self.work.summary())
 
     def _build(self) -> None:
@@ -186,6 +193,7 @@ class TrainingRun:
             saved={
                 "config": saved.to_plain(config),
                 "corpus": self.work.corpus_fingerprint,
+                "valid": self.work.valid_fingerprint,
                 **self.work.saved(),
             },
             validate=self.validate,

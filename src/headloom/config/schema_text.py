@@ -69,7 +69,7 @@ class SubwordConfig(TokenizerConfig):
     normalization: Normalization | None = None
     """Unicode folding before pieces are cut: nmt_nfkc, nmt_nfkc_cf (which makes small letters of capitals, for texts
     that are only read), nfkc or identity. null: nmt_nfkc, but identity for task=language_modeling, whose text is to
-    come back as it was."""
+    come back as it was. A given model has its own, and so has it what the next two options say."""
     character_coverage: float = 1.0
     """Share of the text's characters that get a piece of their own, in (0, 1]."""
     byte_fallback: bool = True

@@ -15,7 +15,7 @@ from headloom.training.checkpoint import load_checkpoint
 STATE_OF_A_RUN = frozenset(
     (
         *("optimizer", "scaler", "num_skipped", "has_collapsed", "average", "plateau", "guard"),
-        *("data", "random", "random_of_others", "interval", "best", "ranking"),
+        *("data", "valid", "random", "random_of_others", "interval", "best", "ranking"),
     )
 )
 """What a run goes on from, and what use of a model does not need."""

@@ -43,6 +43,11 @@ class Work(Protocol):
         ...
 
     @property
+    def valid_fingerprint(self) -> str:
+        """Names the validation data by its content: scores on other data do not compare."""
+        ...
+
+    @property
     def train_batches(self) -> Batches: ...
 
     def build(self, device: torch.device, dtype: torch.dtype | None) -> None:

@@ -81,6 +81,10 @@ class ClassificationWork:
     def corpus_fingerprint(self) -> str:
         return self.corpus.train.fingerprint
 
+    @property
+    def valid_fingerprint(self) -> str:
+        return self.corpus.valid.fingerprint
+
     def summary(self) -> str:
         return (
             f"{self.corpus.name}: {len(self.train_tokens)} training rows, {len(self.valid_tokens)} validation rows; "

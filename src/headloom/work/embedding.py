@@ -9,6 +9,7 @@ from headloom import build_embedding
 from headloom.config import schema_pretraining
 from headloom.config.schema import TrainConfig
 from headloom.data.sentence_batch import SentenceBatch
+from headloom.data.text import content_hash
 from headloom.insight.samples import Sample, sample_rows
 from headloom.models.embedder import Embedder
 from headloom.ranks import Ranks
@@ -50,6 +51,12 @@ class EmbeddingWork:
     @property
     def corpus_fingerprint(self) -> str:
         return self.corpus.corpus.train.fingerprint
+
+    @property
+    def valid_fingerprint(self) -> str:
+        likeness = self.likeness
+        compared = [] if likeness is None else [*likeness.first, *likeness.second, *map(str, likeness.likeness)]
+        return content_hash([self.corpus.corpus.valid.fingerprint, *compared])
 
     def summary(self) -> str:
         compared = "" if self.likeness is None else f", {len(self.likeness.likeness):,} pairs to compare"

@@ -52,5 +52,9 @@ class RunningTextWork:
     def corpus_fingerprint(self) -> str:
         return self.corpus.train.fingerprint
 
+    @property
+    def valid_fingerprint(self) -> str:
+        return self.corpus.valid.fingerprint
+
     def saved(self) -> dict[str, Any]:
         return {"tokenizers": {"text": self.tokenizer.state()}}

@@ -91,6 +91,10 @@ class TranslationWork:
     def corpus_fingerprint(self) -> str:
         return self.corpus.train.fingerprint
 
+    @property
+    def valid_fingerprint(self) -> str:
+        return self.corpus.valid.fingerprint
+
     def summary(self) -> str:
         source, target = self.tokenizers
         vocabulary = source.vocab_size if source is target else f"{source.vocab_size} and {target.vocab_size}"
