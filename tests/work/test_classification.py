@@ -27,6 +27,7 @@ from headloom.data.tokenizer import ByteTokenizer
 from headloom.errors import ConfigError, DataError
 from headloom.nn.packing import packed_weights
 from headloom.training.checkpoint import load_checkpoint
+from headloom.work import families
 
 TASKS = {"classification": ClassificationConfig, "regression": RegressionConfig, "tagging": TaggingConfig}
 EXACT = {"device": Device.cpu, "precision": Precision.float32}
@@ -212,6 +213,11 @@ def test_a_new_label_is_named_in_training_and_in_evaluation(corpus, tmp_path):
         evaluate(tmp_path / "run", tmp_path / "out", path=tmp_path / "new.tsv")
     with pytest.raises(ConfigError, match=r"score a labelled file with data\.path="):
         evaluate(tmp_path / "run", tmp_path / "out", source=tmp_path / "new.tsv", target=tmp_path / "new.tsv")
+    trained = families.load_trained(best(tmp_path / "run"), device="cpu", precision="float32")
+    use = EvaluateConfig(checkpoint=best(tmp_path / "run"), decoding=BeamConfig(), output=tmp_path / "out", **EXACT)
+    for options in ({"comet": "x"}, {"lengths": [3]}):
+        with pytest.raises(ConfigError, match=f"{next(iter(options))} has no effect with a checkpoint of task=classi"):
+            families.evaluate(trained, replace(use, **options), use.output)
 
 
 def test_a_validation_set_of_one_row_is_scored_and_a_tiny_training_set_trained(corpus, tmp_path):

@@ -146,6 +146,9 @@ def evaluate(
         raise no_effect("baseline=true", f"a checkpoint of task={trained.config.task.kind.name}")
     if not isinstance(trained.config.task, schema_text.TranslationConfig):
         _refuse_decoding(config, trained)
+        for option in ("comet", "lengths"):
+            if getattr(config, option) != getattr(EvaluateConfig(decoding=config.decoding), option):
+                raise no_effect(option, f"a checkpoint of task={trained.config.task.kind.name}")
     match trained.config.task:
         case schema_text.TranslationConfig():
             from headloom.work.translation_use import evaluate_translation
