@@ -1,6 +1,7 @@
 """Exports that hold every model, and the command around them."""
 
 import copy
+import gzip
 import json
 import math
 import resource
@@ -111,6 +112,8 @@ def test_rounded_weights_may_cost_a_little_and_no_more(checkpoint, tmp_path, cap
     trained = load_trained(checkpoint, device="cpu", precision="float32")
     (tmp_path / "lines").write_text("a b c d e a\nc d a b b\n\nb c d a a e\n")
     sample = sample_of(trained, tmp_path / "lines")
+    (tmp_path / "lines.gz").write_bytes(gzip.compress((tmp_path / "lines").read_bytes()))
+    assert sample_of(trained, tmp_path / "lines.gz").lines == sample.lines
     referenced = replace(sample, references=["a b c d e a", "c d a b b", "b c d a a e"])
     Wrong().write(trained, tmp_path)
     for some in (sample, referenced):

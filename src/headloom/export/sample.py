@@ -7,7 +7,6 @@ from pathlib import Path
 
 from headloom import build, build_embedding, build_labelled, build_language
 from headloom.config import schema_labelled, schema_pretraining, schema_text
-from headloom.data.files import read_lines
 from headloom.data.running_text import RunningText
 from headloom.data.text import TextPairs, evenly_spread
 from headloom.data.tokenizer import tokenizer_from_state
@@ -15,6 +14,7 @@ from headloom.data.tokenizer_base import Tokenizer
 from headloom.errors import DataError
 from headloom.work.base import Trained
 from headloom.work.running_text import saved_tokenizer
+from headloom.work.translation_scores import lines_of
 
 MAX_LINES = 300
 """Lines of the validation data, at equal distances; a file of the user's is taken whole."""
@@ -55,8 +55,7 @@ def sample_of(trained: Trained, path: Path | None) -> Sample:
 
 def _lines(trained: Trained, path: Path | None) -> tuple[str, list[str], list[str] | None]:
     if path is not None:
-        with path.open("rb") as stream:
-            return str(path), list(read_lines(stream, name=str(path))), None
+        return str(path), lines_of(path), None
     try:
         name, texts = _validation(trained)
     except (DataError, OSError) as error:
