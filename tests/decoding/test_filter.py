@@ -172,6 +172,11 @@ def test_a_line_that_is_no_request_is_named(tmp_path, line, words):
     assert (first["capitals"], list(second)[-1], third["capitals"]) == ("A", "error", "B")
 
 
+def test_a_line_that_is_answered_now_has_no_error_of_an_earlier_pass(tmp_path):
+    content = b'{"source": "a", "error": "line 1 is unusable"}\n'
+    assert json.loads(answered(tmp_path, content, line_format=Format.jsonl)) == {"source": "a", "capitals": "A"}
+
+
 def test_a_bad_line_keeps_its_fields(tmp_path):
     """So that what is known by an id still is, and the source can be asked for again."""
     content = b'{"id": 7, "source": "unusable", "error": null}\n{"id": 8}\n[9]\n'

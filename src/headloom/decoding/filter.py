@@ -149,7 +149,10 @@ class _Writer(Generic[Item]):
     def _line(self, line: "Read[Item] | Bad", reply: Reply) -> str:
         if self.line_format is Format.text:
             return reply.text
-        return json.dumps({**line.fields, **reply.fields}, ensure_ascii=False, allow_nan=False)
+        fields = {**line.fields, **reply.fields}
+        if "error" not in reply.fields:  # of an earlier pass over the same lines
+            fields.pop("error", None)
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
     def report(self) -> None:
         if self.bad:
