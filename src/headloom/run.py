@@ -15,6 +15,7 @@ from headloom.config import saved
 from headloom.config.schema import Check, TrainConfig
 from headloom.config.schema_decoding import DecodingEngine
 from headloom.config.schema_use import EvaluateConfig, TranslateConfig
+from headloom.config.strict import check_can_be_written
 from headloom.decoding.filter import filter_lines
 from headloom.decoding.lines import Format, OnBadLine
 from headloom.decoding.vectors import VECTOR_SUFFIX, write_vectors
@@ -76,6 +77,7 @@ def evaluate(config: EvaluateConfig, given: frozenset[str] | None = None) -> dic
     if output is None and config.checkpoint is not None:
         kind = "comparison" if config.compare else "evaluation"
         output = _run_dir(config.checkpoint) / kind / config.data.name
+        check_can_be_written("output", output, folder=True)  # one that is named is checked with the other options
 
     data = config.data
     if config.source is not None:

@@ -230,6 +230,12 @@ def test_a_text_is_no_checkpoint_and_a_checkpoint_no_text(texts, tmp_path):
         evaluate_systems(config(texts), None)
 
 
+def test_a_run_folder_that_cannot_be_written_to_is_named_before_its_checkpoint_is_loaded(tmp_path):
+    (tmp_path / "evaluation").write_text("a file in its place")
+    with pytest.raises(ConfigError, match=r"^output=.*test cannot be written: .*evaluation is a file; choose another"):
+        run.evaluate(EvaluateConfig(checkpoint=tmp_path / "best.pt", decoding=BeamConfig()))
+
+
 def test_systems_are_named_by_what_tells_them_apart():
     assert system_names([Path("/r/checkpoints/best.pt"), Path("/r/checkpoints/last.pt")]) == ["best", "last"]
     assert system_names([Path("/r/a/checkpoints/best.pt"), Path("/r/b/checkpoints/best.pt")]) == ["a-best", "b-best"]
