@@ -171,6 +171,38 @@ def test_a_mistake_in_a_preset_is_refused_with_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"defaults:\n  - override /model: lm\n", "mine.yaml needs '# @package _global_' as its first line"),
+        (b"seed: 3\n", "mine.yaml needs '# @package _global_' as its first line"),
+        (b"\xef\xbb\xbf# @package _global_\nseed: 3\n", "mine.yaml begins with a byte order mark"),
+        (b"# @package _global_\n# caf\xe9\nseed: 3\n", "mine.yaml is not UTF-8"),
+        (b"# @package _global_\ndefaults:\n  - mine\n", "a YAML file names itself among its defaults"),
+        (
+            b"# @package _global_\ndefaults:\n  - override /model: lmm\n",
+            "'model: lmm' in a YAML file is not a choice: model is one of classifier, lm, seq2seq. Did you mean",
+        ),
+    ],
+)
+def test_a_preset_that_cannot_be_used_as_it_stands_is_told_what_it_needs(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    """B03, B14."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_bytes(content)
+    assert message in refusal("experiment=mine", presets=tmp_path)
+
+
+def test_a_preset_may_say_where_its_runs_are_written(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\nhydra:\n  run:\n    dir: outputs/mine\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
+    for lines, folder in ((["experiment=mine"], "outputs/mine"), (["experiment=mine", "hydra.run.dir=here"], "here")):
+        checked = check(lines, conf=CONF, name="train", base=tmp_path, presets=tmp_path)
+        assert checked.hydra.hydra.run.dir == folder
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         (

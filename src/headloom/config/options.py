@@ -151,8 +151,8 @@ without point or exponent. Relative paths start from the folder where you stand,
 Every run saves its options with their values in its folder and in its checkpoints: no option takes a secret, and one
 that reads an environment variable whose name looks like a secret's is refused.
 
-In a YAML file of your own (`--config-dir FOLDER`, with `FOLDER/experiment/mine.yaml`), quote words such as `no`, `on`
-and `yes`: YAML takes them for truth values.
+A YAML file of your own (`--config-dir FOLDER`, with `FOLDER/experiment/mine.yaml`) begins with the line
+`# @package _global_`. Quote words such as `no`, `on` and `yes` in it: YAML takes them for truth values.
 """
 
 PRESETS = {

@@ -1,5 +1,6 @@
 """A command line, checked before Hydra acts on it, so that one line can say what is wrong."""
 
+import codecs
 import itertools
 import re
 import shlex
@@ -37,6 +38,7 @@ GROUPS = {
 # Dictionaries of Hydra's that take any key.
 FREE = ("hydra.job.env_set.", "hydra.sweeper.params.", "hydra.job_logging.", "hydra.hydra_logging.", "hydra.callbacks.")
 _ITEM = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^,])+""")  # of a list; quoted, it may hold commas
+_NO_CHOICE = re.compile(r".*Could not find '(.+)/(.+)'\s+Available options in '.*':((?:\n\t.+)+)")  # Hydra says so
 SECONDS_FOR_JOBS = 5.0
 
 
@@ -165,7 +167,13 @@ class _Checker:
             try:
                 composed = compose(self.name, list(lines), return_hydra_config=True)
             except HydraException as error:
-                raise ConfigError(_explain_composition(error)) from error
+                raise ConfigError(self._unseen_header(groups) or _explain_composition(error)) from error
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{self._not_utf8()} is not UTF-8: convert it to UTF-8") from error
+            except RecursionError as error:
+                raise ConfigError(
+                    "a YAML file names itself among its defaults, by itself or through others: write _self_ for its own"
+                ) from error
             hydra = OmegaConf.masked_copy(composed, "hydra")
             OmegaConf.set_struct(composed, False)
             del composed["hydra"]
@@ -187,6 +195,31 @@ class _Checker:
         """Folders of YAML files besides conf/; Hydra's loader knows them only while it composes."""
         paths = [path for o in self.hydra_values if o.key_or_group == "hydra.searchpath" for path in _listed(o.value())]
         return [self.base / path.removeprefix("file://") for path in paths if not path.startswith("pkg://")]
+
+    def _unseen_header(self, groups: Sequence[Override]) -> str | None:
+        """What keeps a preset of the user's from setting options of all groups, which Hydra tells in other words."""
+        for override in groups:
+            chosen, group = override.value(), override.key_or_group
+            for choice in chosen if isinstance(chosen, list) else [chosen]:
+                paths = [folder / group / f"{choice}.yaml" for folder in self._folders_searched()]
+                path = next((path for path in paths if group in ("experiment", "sweep") and path.is_file()), None)
+                content = b"" if path is None else path.read_bytes()
+                if path is not None and b"@package _global_" not in content:
+                    return f"{path} needs '# @package _global_' as its first line, to set options of any group"
+                if content.startswith(codecs.BOM_UTF8):
+                    return (
+                        f"{path} begins with a byte order mark, and Hydra does not read its first line: save it without"
+                    )
+        return None
+
+    def _not_utf8(self) -> str:
+        """The file of the user's that could not be read."""
+        for path in (path for folder in self._folders_searched() for path in sorted(folder.rglob("*.yaml"))):
+            try:
+                path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                return str(path)
+        return "a YAML file"
 
     def _check_choice(self, override: Override) -> None:
         group, chosen = override.key_or_group, override.value()
@@ -299,6 +332,10 @@ def _explain_composition(error: HydraException) -> str:
     if isinstance(error.__cause__, OmegaConfBaseException):
         return explain(error.__cause__)
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    if (found := _NO_CHOICE.match(str(error))) is not None:
+        group, choice, choices = found[1], found[2], found[3].split()
+        near = suggestion(choice, choices, f"{group}: ")
+        return f"'{group}: {choice}' in a YAML file is not a choice: {group} is one of {', '.join(choices)}{near}"
     keys = [line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")]
     if not keys or len(lines) < 2:
         return lines[0]
