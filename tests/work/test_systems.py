@@ -221,6 +221,19 @@ def test_an_option_of_a_model_is_refused_where_none_is_also_if_it_says_what_hold
         evaluate_systems(config(texts), None, given={"hypothesis", "reference", option})
 
 
+def test_options_of_translations_and_of_their_sources_are_refused_where_there_are_none(texts, tmp_path):
+    with pytest.raises(ConfigError, match=r"^lengths has no effect with no source"):
+        evaluate_systems(config(texts, lengths=[3]), None, given={"hypothesis", "reference", "lengths"})
+    evaluate_systems(config(texts, lengths=[]), None, given={"hypothesis", "reference", "lengths"})
+    paths = [tmp_path / f"{name}.pt" for name in ("best", "last")]
+    for path in paths:
+        path.write_bytes(b"PK\x03\x04")
+    for options in ({"resamples": 5}, {"seed": 3}):
+        both = EvaluateConfig(checkpoint=paths[0], compare=paths[1:], decoding=BeamConfig(), **options)
+        with pytest.raises(ConfigError, match="has no effect with checkpoints that write no translations"):
+            evaluate_systems(both, tmp_path, pytest.fail, task_of=lambda path: "classification")
+
+
 def test_a_text_is_no_checkpoint_and_a_checkpoint_no_text(texts, tmp_path):
     with pytest.raises(CheckpointError, match=r"ours\.txt"):
         run.evaluate(EvaluateConfig(checkpoint=texts["ours"], decoding=BeamConfig()))

@@ -79,11 +79,15 @@ def evaluate_systems(
     hypotheses = {path: lines_of(path) for path in paths if path != config.checkpoint and not is_checkpoint(path)}
     if len(hypotheses) == len(paths):
         _refuse_options_of_a_model(config, given)
+        if config.source is None and config.lengths and "lengths" in given:
+            raise rules.no_effect("lengths", "no source, whose words are counted")
     if len(hypotheses) < len(paths) and output is None:
         raise ConfigError("compare holds a checkpoint, whose translations are written: set output=FOLDER")
     if task_of is not None and len(paths) > 1:
         tasks = {path: TRANSLATION if path in hypotheses else task_of(path) for path in paths}
         _refuse_translations_beside_others(tasks)
+        if TRANSLATION not in tasks.values():
+            _refuse_bootstrap(config)
         if pairs_of is not None:
             checkpoints = [path for path, task in tasks.items() if task == TRANSLATION and path not in hypotheses]
             _refuse_other_pairs({path: pairs_of(path) for path in checkpoints})
@@ -140,6 +144,14 @@ def _warn_of_tokenized(hypotheses: Mapping[Path, Sequence[str]], references: Seq
 
 def _is_tokenized(lines: Sequence[str]) -> bool:
     return 2 * sum(line.endswith(" .") for line in lines) > len(lines)
+
+
+def _refuse_bootstrap(config: EvaluateConfig) -> None:
+    for option in ("resamples", "seed"):
+        if (value := getattr(config, option)) != getattr(EvaluateConfig, option):
+            raise rules.no_effect(
+                f"{option}={value}", "checkpoints that write no translations, which are not resampled"
+            )
 
 
 def _refuse_translations_beside_others(tasks: Mapping[Path, str]) -> None:
