@@ -57,6 +57,7 @@ def test_too_few_updates_suggest_nothing(config, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run.train(replace(config, trainer=replace(config.trainer, max_steps=3), **LR), tmp_path)
     assert "over 3 updates the loss did not fall at any rate" in caplog.text
+    assert "and allow 100 with trainer.max_steps" in caplog.text
     assert json.loads((tmp_path / "learning_rates.json").read_text(encoding="utf-8"))["suggestion"] is None
 
 

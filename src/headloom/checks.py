@@ -60,9 +60,10 @@ def find_learning_rate(config: TrainConfig, run_dir: Path) -> None:
         draw_rate_curve(curve, partial, title=f"{config.optimizer.kind.name}: loss while the rate rises")
     if option is None:
         logger.warning(
-            "over %d updates the loss did not fall at any rate: see %s",
+            "over %d updates the loss did not fall at any rate: see %s%s",
             len(curve.rates),
             run_dir / "learning_rates.png",
+            f", and allow {NUM_UPDATES} with trainer.max_steps" if num_updates < NUM_UPDATES else "",
         )
     else:
         logger.info(
