@@ -200,11 +200,15 @@ class _Checker:
         """What keeps a preset of the user's from setting options of all groups, which Hydra tells in other words."""
         for override in groups:
             chosen, group = override.value(), override.key_or_group
+            if group not in ("experiment", "sweep"):
+                continue
             for choice in chosen if isinstance(chosen, list) else [chosen]:
-                paths = [folder / group / f"{choice}.yaml" for folder in self._folders_searched()]
-                path = next((path for path in paths if group in ("experiment", "sweep") and path.is_file()), None)
-                content = b"" if path is None else path.read_bytes()
-                if path is not None and b"@package _global_" not in content:
+                paths = (folder / group / f"{choice}.yaml" for folder in self._folders_searched())
+                path = next((path for path in paths if path.is_file()), None)
+                if path is None:
+                    continue
+                content = path.read_bytes()
+                if b"@package _global_" not in content:
                     return f"{path} needs '# @package _global_' as its first line, to set options of any group"
                 if content.startswith(codecs.BOM_UTF8):
                     return (

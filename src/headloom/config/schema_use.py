@@ -125,9 +125,17 @@ class EvaluateConfig:
         if again := [path for path in self.compare if systems.count(path) > 1]:
             raise ConfigError(f"compare holds {again[0]}, which is there twice: name it once")
         if not self.compare:
-            for option in ("resamples", "seed"):
-                if getattr(self, option) != getattr(EvaluateConfig, option):
-                    raise rules.no_effect(f"{option}={getattr(self, option)}", "nothing in compare")
+            self.refuse_resampling("nothing in compare")
+
+    def refuse_resampling(self, reason: str) -> None:
+        """For evaluations without a paired bootstrap.
+
+        Raises:
+            ConfigError: an option of it was set; `reason` says with what it has no effect.
+        """
+        for option in ("resamples", "seed"):
+            if (value := getattr(self, option)) != getattr(EvaluateConfig, option):
+                raise rules.no_effect(f"{option}={value}", reason)
 
 
 def check_ctranslate2(config: "EvaluateConfig | TranslateConfig") -> None:

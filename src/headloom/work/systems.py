@@ -87,7 +87,7 @@ def evaluate_systems(
         tasks = {path: TRANSLATION if path in hypotheses else task_of(path) for path in paths}
         _refuse_translations_beside_others(tasks)
         if TRANSLATION not in tasks.values():
-            _refuse_bootstrap(config)
+            config.refuse_resampling("checkpoints that write no translations, which are not resampled")
         if pairs_of is not None:
             checkpoints = [path for path, task in tasks.items() if task == TRANSLATION and path not in hypotheses]
             _refuse_other_pairs({path: pairs_of(path) for path in checkpoints})
@@ -144,14 +144,6 @@ def _warn_of_tokenized(hypotheses: Mapping[Path, Sequence[str]], references: Seq
 
 def _is_tokenized(lines: Sequence[str]) -> bool:
     return 2 * sum(line.endswith(" .") for line in lines) > len(lines)
-
-
-def _refuse_bootstrap(config: EvaluateConfig) -> None:
-    for option in ("resamples", "seed"):
-        if (value := getattr(config, option)) != getattr(EvaluateConfig, option):
-            raise rules.no_effect(
-                f"{option}={value}", "checkpoints that write no translations, which are not resampled"
-            )
 
 
 def _refuse_translations_beside_others(tasks: Mapping[Path, str]) -> None:
